@@ -67,6 +67,8 @@ def matches(selector: s.Selector, node: fx.Node, context: Context) -> bool:
             return matches(producer, context.roots.get(node, node), context)
         case s.AnyInput(producer):
             return any(matches(producer, context.roots.get(n, n), context) for n in node.all_input_nodes)
+        case s.ReadBy(reader):
+            return any(matches(reader, n, context) for n in _readers(node, context))
         case s.First():
             return not context.follows_layer(node)
         case s.Last():
@@ -158,6 +160,9 @@ def _attributes(node: fx.Node, context: Context | None) -> dict[str, Any]:
         plain["multiplier"] = out // plain["groups"]
     if op.kind == "linear" and shape and not op.weight_axis:
         plain["out_features"], plain["in_features"] = shape
+    if Trait.RECURRENT in op.traits:
+        held = constant_shape(attribute(node, "weight_hh"))
+        plain |= {} if held is None else {"hidden_size": held[1]}
     if op.kind == "matmul":
         operands = zip(op.parameters, node.args, strict=True)
         shapes = {n: found for n, v in operands if isinstance(v, fx.Node) and (found := constant_shape(v)) is not None}
@@ -200,6 +205,20 @@ def constant_shape(node: fx.Node) -> tuple[int, ...] | None:
         return None
     owner, _, name = str(node.target).rpartition(".")
     return tuple(getattr(node.graph.owning_module.get_submodule(owner), name).shape)
+
+
+def _readers(node: fx.Node, context: Context) -> Iterator[fx.Node]:
+    # The ops behind the group of an op, and behind the clamps after it.
+    pending, seen = [node], set[fx.Node]()
+    while pending:
+        for reader in pending.pop().users:
+            if reader not in seen:
+                seen.add(reader)
+                inside = context.roots.get(reader) is node or context.has(reader, Trait.CLAMPS)
+                if inside:
+                    pending.append(reader)
+                else:
+                    yield reader
 
 
 def non_negative(node: fx.Node, context: Context) -> bool:
@@ -257,6 +276,23 @@ def names_one_op(selector: Any) -> bool:
             return any(names_one_op(one) for one in of)
         case s.Not(of):
             return names_one_op(of)
+    return False
+
+
+def names_kind(selector: Any, kind: str) -> bool:
+    """Return True if a selector names a kind.
+
+    >>> from qfunc.specs import Attr, Op
+    >>> names_kind(Op(("sdpa", "matmul")) & Attr("is_causal", True), "sdpa")
+    True
+    """
+    match selector:
+        case s.Op(kinds):
+            return kind in kinds
+        case s.AllOf(of) | s.AnyOf(of):
+            return any(names_kind(one, kind) for one in of)
+        case s.Not(of) | s.From(of) | s.AnyInput(of) | s.ReadBy(of):
+            return names_kind(of, kind)
     return False
 
 

@@ -9,11 +9,11 @@ from torch import fx
 
 from qfunc.errors import CaptureError
 from qfunc.graph.record import NodeInfo, Record, attach, path_of, record_of
+from qfunc.graph.selectors import names_kind
 from qfunc.ops.attention import repeat_heads
 from qfunc.ops.decompositions import attend
 from qfunc.ops.node import attribute, kind_of
 from qfunc.specs import Target
-from qfunc.specs import selectors as s
 
 
 def decompose_attention(network: fx.GraphModule, target: Target) -> fx.GraphModule:
@@ -61,20 +61,3 @@ def _decompose(network: fx.GraphModule, node: fx.Node, record: Record) -> None:
     result.name, old = node.name, result.name
     record.facts[result.name] = source
     record.facts.pop(old, None)
-
-
-def names_kind(selector: Any, kind: str) -> bool:
-    """Return True if a selector names a kind.
-
-    >>> from qfunc.specs import Attr, Op
-    >>> names_kind(Op(("sdpa", "matmul")) & Attr("is_causal", True), "sdpa")
-    True
-    """
-    match selector:
-        case s.Op(kinds):
-            return kind in kinds
-        case s.AllOf(of) | s.AnyOf(of):
-            return any(names_kind(one, kind) for one in of)
-        case s.Not(of) | s.From(of) | s.AnyInput(of):
-            return names_kind(of, kind)
-    return False

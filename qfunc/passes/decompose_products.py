@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from attrs import evolve
 from torch import fx
 
-from qfunc.graph.record import NodeInfo, attach, path_of, record_of
 from qfunc.ops.canonicalize import argument
 from qfunc.ops.sizes import short_name
-
-Emit = Callable[..., fx.Node]
+from qfunc.passes.decomposition import Decompose, Emit, decompose
 
 
 def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
@@ -24,34 +18,7 @@ def decompose_products(network: fx.GraphModule) -> fx.GraphModule:
     >>> [n.name for n in net.graph.nodes if n.op == "call_function"]
     ['einsum_transpose', 'einsum']
     """
-    record = record_of(network)
-    if record is None:
-        return network
-    facts = dict(record.facts)
-    for node in [n for n in network.graph.nodes if n.op.startswith("call")]:
-        decompose = {"einsum": _einsum, "addmm": _add_product, "baddbmm": _add_product}.get(
-            short_name(node.op, node.target) or ""
-        )
-        if decompose is None:
-            continue
-        source = facts.get(node.name, NodeInfo(path_of(network, node)))
-
-        def emit(function: Any, *arguments: Any, node: fx.Node = node, source: NodeInfo = source) -> fx.Node:
-            with node.graph.inserting_before(node):
-                result = node.graph.create_node("call_function", function, arguments, {}, f"{node.name}_{function.__name__}")
-            facts[result.name] = evolve(source, path=f"{source.path}.{result.name.removeprefix(f'{node.name}_')}")
-            return result
-
-        result = decompose(node, emit)
-        if result is None:
-            continue
-        node.replace_all_uses_with(result)
-        node.graph.erase_node(node)
-        facts.pop(result.name, None)
-        result.name = node.name  # the last op keeps the name of the decomposed op
-        facts[result.name] = source
-    network.recompile()
-    return attach(network, evolve(record, facts=facts))
+    return decompose(network, lambda node: _DECOMPOSITIONS.get(short_name(node.op, node.target) or ""))
 
 
 def _add_product(node: fx.Node, emit: Emit) -> fx.Node | None:
@@ -109,3 +76,6 @@ def _permute(emit: Emit, value: fx.Node, have: str, want: str) -> fx.Node:
 class _Scores(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return torch.einsum("bqd,bkd->bqk", q, k)
+
+
+_DECOMPOSITIONS: dict[str, Decompose] = {"einsum": _einsum, "addmm": _add_product, "baddbmm": _add_product}

@@ -11,10 +11,10 @@ from torch import Tensor, fx
 from qfunc.errors import CaptureError
 from qfunc.graph.evaluation_form import evaluate
 from qfunc.graph.record import path_of, record_of
+from qfunc.graph.selectors import names_kind
 from qfunc.ops.attention import cached_attention
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import attribute, has, kind_of
-from qfunc.passes.decompose_attention import names_kind
 from qfunc.passes.match_masks import LOW
 from qfunc.specs import Target
 

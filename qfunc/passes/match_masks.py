@@ -13,10 +13,10 @@ from qfunc.graph.constants import value_of
 from qfunc.graph.dtypes import position_nodes
 from qfunc.graph.matcher import Call, Rewrite, calls
 from qfunc.graph.patterns import Match, OpPattern, Var, is_number, op, tensor
+from qfunc.graph.selectors import names_kind
 from qfunc.ops.attention import masked, masked_softmax
 from qfunc.ops.definition import Trait
 from qfunc.ops.node import has, kind_of, op_of
-from qfunc.passes.decompose_attention import names_kind
 from qfunc.passes.rewrite import rewrite
 from qfunc.specs import Target
 

@@ -13,6 +13,7 @@ from qfunc.passes.fuse_activations import ACTIVATIONS, QUOTIENTS
 from qfunc.passes.fuse_cached_attention import fuse_cached_attention
 from qfunc.passes.fuse_channel_norms import CHANNEL_NORMS
 from qfunc.passes.fuse_norms import NORMS
+from qfunc.passes.gate_by_sigmoid import gate_by_sigmoid
 from qfunc.passes.match_epsilon_guards import match_epsilon_guards
 from qfunc.passes.match_masks import fuse_masked_softmax, match_masks
 from qfunc.passes.merge_clamps import merge_clamps
@@ -36,6 +37,6 @@ def prepare(network: fx.GraphModule, target: Target) -> Prepared:
     """Apply the passes to a network, in place."""
     attending = fuse_cached_attention(remove_casts(fold_layer_sizes(fold_positions(network))), target)
     plain = remove_neutral_arithmetic(decompose_products(decompose_attention(attending, target)))
-    named = merge_clamps(rewrite(plain, *QUOTIENTS, *NORMS, *CHANNEL_NORMS, *ACTIVATIONS))
+    named = merge_clamps(gate_by_sigmoid(rewrite(plain, *QUOTIENTS, *NORMS, *CHANNEL_NORMS, *ACTIVATIONS), target))
     formulas = fold_constant_weights(transpose_weights(named, target))
     return Prepared(fuse_masked_softmax(match_epsilon_guards(match_masks(named)), target), formulas)

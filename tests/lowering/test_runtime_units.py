@@ -27,7 +27,7 @@ class Net(nn.Module):
         self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = nn.functional.silu(torch.relu(self.first(x)))
+        y = nn.functional.mish(torch.relu(self.first(x)))
         return self.second(y).mean((2, 3))
 
 
@@ -49,8 +49,8 @@ def agreement(target: Target) -> str:
 @pytest.mark.parametrize("name", ["litert", "litert_reference", "executorch_xnnpack"])
 def test_runtimes_show_the_operators_that_read_codes(name: str) -> None:
     found = shown(name)
-    assert {n: found[n] for n in ("relu.codes", "silu.codes", "second.codes", "mean.codes")} == {
-        "relu.codes": "integer", "silu.codes": "float", "second.codes": "integer", "mean.codes": "integer",
+    assert {n: found[n] for n in ("relu.codes", "mish.codes", "second.codes", "mean.codes")} == {
+        "relu.codes": "integer", "mish.codes": "float", "second.codes": "integer", "mean.codes": "integer",
     }  # fmt: skip
 
 
@@ -74,15 +74,15 @@ def test_openvino_computes_affine_weights_in_float() -> None:
 def test_operators_that_litert_computes_in_float(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target: Any = getattr(targets, name)
     assert agreement(target).startswith("bit-exact: 0 of")
-    monkeypatch.setattr(tflite_runner, "written_units", lambda model, wanted: {"mean.codes": "float", "silu.codes": "integer"})
+    monkeypatch.setattr(tflite_runner, "written_units", lambda model, wanted: {"mean.codes": "float", "mish.codes": "integer"})
     assert qfunc.verify(target)(calibrated(target), [X]).disagreements == (
-        "silu: predicted float, but the runtime runs it as integer",
+        "mish: predicted float, but the runtime runs it as integer",
         "mean: predicted integer, but the runtime runs it as float",
     )
 
 
 def test_a_kernel_in_float_is_right_either_way() -> None:
-    curve = evolve(targets.litert, kernels=(Kernel(Op("silu"), FloatKernel()), *targets.litert.kernels))
+    curve = evolve(targets.litert, kernels=(Kernel(Op("mish"), FloatKernel()), *targets.litert.kernels))
     assert agreement(curve).startswith("bit-exact: 0 of")
 
 

@@ -15,6 +15,7 @@ from torch import fx
 
 from qfunc.errors import SpecError
 from qfunc.graph.data_movement import keeps_codes
+from qfunc.graph.gates import divides_silu
 from qfunc.graph.selectors import Context, matches
 from qfunc.ops.sizes import is_number
 from qfunc.placement.legality.constraints import violations
@@ -40,7 +41,9 @@ def require_effects(target: Target, made: Sequence[Plan], exempt: Callable[[Rule
         SpecError: a rule has no effect; the message names the ops that it matches.
     """
     # A rule may name an op that is an island as well, or slower on integers.
-    target = evolve(target, rules=tuple(evolve(rule, beside_integers=False) for rule in target.rules))
+    builds = tuple(evolve(build, slower=()) for build in target.runtime.builds)
+    rules = tuple(evolve(rule, beside_integers=False) for rule in target.rules)
+    target = evolve(target, rules=rules, runtime=evolve(target.runtime, builds=builds))
     for index, rule in enumerate(target.rules):
         if exempt(rule) or not _keeps_only_float(rule):
             continue
@@ -71,7 +74,8 @@ def _ops(context: Context) -> Iterator[fx.Node]:
 
 def _acts_elsewhere(node: fx.Node, context: Context, target: Target) -> bool:
     # Such a rule decides what the passes do, or which sizes the target takes, which are known with an example only.
-    return context.kind(node) == _DECOMPOSED or limits_sizes_of(node, context, target)
+    kind = context.kind(node)
+    return kind == _DECOMPOSED or (kind == "silu" and divides_silu(target)) or limits_sizes_of(node, context, target)
 
 
 def _effects(target: Target, rules: Sequence[Rule], made: Sequence[Plan]) -> list[Any]:

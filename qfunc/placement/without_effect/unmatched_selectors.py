@@ -104,7 +104,7 @@ def atoms(selector: Any) -> tuple[s.Selector, ...]:
     match selector:
         case s.AllOf(of) | s.AnyOf(of):
             return tuple(leaf for one in of for leaf in atoms(one))
-        case s.Not(of) | s.From(of) | s.AnyInput(of):
+        case s.Not(of) | s.From(of) | s.AnyInput(of) | s.ReadBy(of):
             return atoms(of)
         case _:
             return (selector,)
