@@ -70,7 +70,7 @@ CONTENTS = {
         "smollm2",
     ),
     "Chips": ("targets", "target_table", "datasheets", "new_target"),
-    "Exactness": ("exactness", "device", "conformance", "peers", "fuzzing", "numerics"),
+    "Exactness": ("exactness", "device", "conformance", "peers", "trained_networks", "fuzzing", "numerics"),
     "Reference": ("api/index", "examples/index"),
     "Project": ("architecture", "contributing", "style", "changelog"),
 }

@@ -38,7 +38,7 @@ from qfunc.specs.protocols import Arithmetic, Estimator, Function, InspectableRu
 from qfunc.specs.scheme import PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import (
     AllOf, AnyInput, AnyOf, AtMost, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType,
-    Multiple, Name, NodeName, NonNegative, Not, Op, Selector, Where,
+    Multiple, Name, NodeName, NonNegative, Not, Op, ReadBy, Selector, Where,
 )  # fmt: skip
 from qfunc.specs.slots import Cases, DerivedQParams, FixedQParams, KeepFloat
 from qfunc.specs.target import Algorithm, Build, Override, Runtime, Slower, Target
@@ -55,8 +55,8 @@ __all__ = [
     "Kernel", "LaneOffset", "Lanes", "Last", "Legality", "Levels", "Limit", "Log", "Lowering", "MinimumSums", "ModuleType",
     "Multiple", "Name", "NoZeroPoint", "NodeName", "NonNegative", "NormFixed", "Not", "Op", "OpKind", "OutputQParams",
     "Override", "PerBlock", "PerChannel", "PerTensor", "PerToken", "ProductLanes", "ProductRatio", "QuantizeInt32",
-    "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "Refuse", "RegisterLanes", "Require", "RequireSizes", "RequireUnit",
-    "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale",
+    "QuantizeLanes", "QuantizeRange", "ROUNDINGS", "ReadBy", "Refuse", "RegisterLanes", "Require", "RequireSizes",
+    "RequireUnit", "Rule", "Runner", "Runtime", "SameQParams", "SaturatesAtEnd", "SaturatesEachStep", "SaturatesPairs", "Scale",
     "ScaleStage", "Scheme", "SegmentStage", "Selector", "Shift", "Slower", "SoftmaxFixed", "SoftmaxFloat", "SoftmaxTable",
     "SoftmaxTable16", "Span", "SumFma", "SumScaled", "SumShifted", "Target", "Tie", "TokenGroups", "TokenTiles", "Trait",
     "Unknown", "WeightSums", "Where", "Wraps", "ZeroPoint", "cpus", "diff", "edit", "formats", "from_json", "to_json",

@@ -51,6 +51,7 @@ class FileFormat:
             and DequantizeLinear have in the opset.
         experts: The arithmetic of a mixture of experts that the files hold as one op, a `MixtureArithmetic`; None if its
             layers stay as they are.
+        recurrent: True if the files hold recurrent layers whose input and state are quantized at run time, with one scale.
         names: True if the files have names of inputs and outputs beside their tensors, those of `Program.inputs` and
             `Program.outputs`; otherwise the tensors of the ONNX model have the names.
     Raises:
@@ -72,6 +73,7 @@ class FileFormat:
     schemes: tuple[Callable[[Scheme, bool], str], ...] = field(default=(), converter=as_tuple, validator=_schemes)
     experts: MixtureArithmetic | None = field(default=None, validator=_mixture)
     names: bool = field(default=False, validator=instance_of(bool))
+    recurrent: bool = field(default=False, validator=instance_of(bool))
 
     @property
     def received(self) -> int:

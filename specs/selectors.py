@@ -218,6 +218,18 @@ class AnyInput(Selector):
 
 @readable
 @frozen
+class ReadBy(Selector):
+    """Ops whose result a selected op reads, directly or after ops that are fused with them and clamps.
+
+    >>> Op("conv") & ~ReadBy(Op("max_pool"))
+    AllOf((Op('conv'), Not(ReadBy(Op('max_pool')))))
+    """
+
+    reader: Selector = field(validator=selector())
+
+
+@readable
+@frozen
 class First(Selector):
     """Ops with no op that has weights between them and the graph's inputs.
 
@@ -342,5 +354,5 @@ class Not(Selector):
 
 SELECTORS = (
     AllOf, AnyInput, AnyOf, AtMost, Attr, Constant, Everything, First, From, GraphInput, GraphOutput, Last, ModuleType,
-    Multiple, Name, NodeName, NonNegative, Not, Op, Where,
+    Multiple, Name, NodeName, NonNegative, Not, Op, ReadBy, Where,
 )  # fmt: skip

@@ -83,7 +83,9 @@ class Override:
 @readable
 @frozen
 class Slower:
-    """Ops that a processor computes slower on integers than in float: rules `beside_integers` leave them in float.
+    """Ops that a processor computes slower on integers than in float, so that rules leave them in float.
+
+    Products stay on integers if all products of a network are such ops, and so does what an edit names.
 
     Args:
         select: The ops.

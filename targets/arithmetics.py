@@ -5,6 +5,7 @@ from qfunc.targets.executorch.functions import Xnnpack
 from qfunc.targets.k210.stages import KPU, Stages
 from qfunc.targets.ncnn.functions import Ncnn
 from qfunc.targets.onnxruntime.caches import AppendCodes, CachedAttention
+from qfunc.targets.onnxruntime.dynamic_lstm import DynamicLstm
 from qfunc.targets.onnxruntime.eigen import Eigen
 from qfunc.targets.onnxruntime.experts import ExpertSums
 from qfunc.targets.onnxruntime.float_matmul import FloatMatmul
@@ -12,8 +13,8 @@ from qfunc.targets.onnxruntime.float_products import MlasBlocks
 from qfunc.targets.onnxruntime.mlas import Mlas, MlasLogistic
 
 __all__ = [
-    "AppendCodes", "CachedAttention", "Eigen", "ExpertSums", "FloatMatmul", "KPU", "Mlas", "MlasBlocks", "MlasLogistic",
-    "Ncnn", "Stages", "Xnnpack", "XnnpackFloat",
+    "AppendCodes", "CachedAttention", "DynamicLstm", "Eigen", "ExpertSums", "FloatMatmul", "KPU", "Mlas", "MlasBlocks",
+    "MlasLogistic", "Ncnn", "Stages", "Xnnpack", "XnnpackFloat",
 ]  # fmt: skip
 
 

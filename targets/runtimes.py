@@ -17,7 +17,7 @@ from qfunc.targets.ncnn.lowering import NcnnLowering
 from qfunc.targets.ncnn.runner import NcnnRunner
 from qfunc.targets.nnie.lowering import NnieLowering
 from qfunc.targets.onnx_qnn.lowering import QLinearLowering
-from qfunc.targets.onnxruntime.lowering import MatMulNBitsLowering
+from qfunc.targets.onnxruntime.lowering import MatMulNBitsLowering, OnnxRuntimeLowering
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 from qfunc.targets.openvino.blocks.lowering import OpenVinoBlocksLowering
 from qfunc.targets.openvino.blocks.runner import OpenVinoBlocksRunner
@@ -48,6 +48,7 @@ __all__ = [
     "NcnnLowering",
     "NcnnRunner",
     "NnieLowering",
+    "OnnxRuntimeLowering",
     "OnnxRuntimeRunner",
     "OpenVinoBlocksLowering",
     "OpenVinoBlocksRunner",

@@ -9,4 +9,6 @@ from qfunc.specs import Target
 
 def on_integers(target: Target) -> Target:
     """Return the target without islands, and without ops that its processor is slower on integers at."""
-    return evolve(target, rules=tuple(evolve(rule, beside_integers=False) for rule in target.rules))
+    builds = tuple(evolve(build, slower=()) for build in target.runtime.builds)
+    rules = tuple(evolve(rule, beside_integers=False) for rule in target.rules)
+    return evolve(target, rules=rules, runtime=evolve(target.runtime, builds=builds))

@@ -84,7 +84,7 @@ def has(node: fx.Node, trait: Trait) -> bool:
 def returns_several(node: fx.Node) -> bool:
     """Return True if a node returns several tensors, such as a split."""
     op = op_of(node)
-    return op is not None and op.results is None
+    return op is not None and op.results != 1
 
 
 def slots(node: fx.Node) -> list[tuple[str, fx.Node]]:

@@ -9,7 +9,7 @@ from torch import fx
 
 from qfunc.graph.data_movement import keeps_codes, reads_values
 from qfunc.graph.dtypes import node_types
-from qfunc.graph.selectors import Context, matches
+from qfunc.graph.selectors import Context, matches, names_one_op
 from qfunc.ops.definition import Trait
 from qfunc.placement.fusion import FusedGroup, match_fusions, with_roots
 from qfunc.placement.rules import GroupRules
@@ -38,10 +38,23 @@ def with_islands(rules: GroupRules, groups: Sequence[FusedGroup], context: Conte
 
 
 def rules_of(groups: Sequence[FusedGroup], context: Context, target: Target) -> GroupRules:
-    """Return the rules of a target for the groups of a graph, without those for what its processor is slower on integers."""
+    """Return the rules of a target for the groups of a graph, without those for what its processor is slower on integers.
+
+    Where no product would be left on integers, all of them stay.
+    """
     rows = [(g.root, row) for row in reversed(target.runtime.slower) for g in groups if matches(row.select, g.root, context)]
     slower = {root: row for root, row in rows if not _is_asked(root, context, target)}
+    if slower:
+        products = {group.root for group in groups if _is_product(group, GroupRules(context, target))}
+        if products <= slower.keys():
+            slower = {root: row for root, row in slower.items() if root not in products}
     return GroupRules(context, target, slower=slower)
+
+
+def _is_product(group: FusedGroup, rules: GroupRules) -> bool:
+    # A group of a rule that is not for ops beside integers.
+    heavy = (i for i, rule in enumerate(rules.rules) if isinstance(rule.input, Scheme) and not rule.beside_integers)
+    return any(rules.applies(index, group) for index in heavy)
 
 
 def _keeps_float(rule: Rule) -> bool:
@@ -49,8 +62,9 @@ def _keeps_float(rule: Rule) -> bool:
 
 
 def _is_asked(node: fx.Node, context: Context, target: Target) -> bool:
-    # Of an override that names the op, not of one for all ops.
+    # Of an override that names the op, not of one for all ops, or of a rule for this very op.
     selects = [change.select for change in target.overrides if not isinstance(change.select, Everything)]
+    selects += [rule.select for rule in target.rules if names_one_op(rule.select) and not _keeps_float(rule)]
     return any(matches(select, node, context) for select in selects)
 
 
@@ -117,9 +131,14 @@ class _Islands:
             return "moves"
         indices = [self._index(group, "input", group.root), self._index(group, "output", group.output)]
         given = [self.target.rules[index] for index in indices if index is not None]
-        if not given or not self._has_kernel(group):
+        if not given or not self._has_kernel(group) or self._reads_reals(group):
             return "float"
         return "light" if self._is_light(given, group) else "integer"
+
+    def _reads_reals(self, group: FusedGroup) -> bool:
+        # A kernel that quantizes its input at run time gains nothing from codes before it.
+        value, _ = self.rules.value(group, "input", group.root)
+        return isinstance(value, Scheme) and value.scale.dynamic
 
     def _is_light(self, given: Sequence[Rule], group: FusedGroup) -> bool:
         asked = any(_is_asked(node, self.context, self.target) for node in group.nodes)

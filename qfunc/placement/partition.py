@@ -22,6 +22,7 @@ from qfunc.graph.view import QuantizedModel
 from qfunc.numerics.qparams import Affine
 from qfunc.ops.creation import cast_like
 from qfunc.ops.definition import Trait
+from qfunc.ops.indexing import element
 from qfunc.ops.node import is_constant
 from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding, encoding_of, require_integers
@@ -179,13 +180,20 @@ class Partition:
         """The units without an integer kernel, apart from arithmetic on sizes, and the classes of the model's outputs.
 
         Constants that an op creates, casts or moves have no rounding, and constants of integers and booleans have no
-        rounding either: they are left out.  A network that an engine builds itself has no float units.
+        rounding either: they are left out, as is one of several results of a kernel on integers.  A network that an engine
+        builds itself has no float units.
         """
         if self.engine_builds:
             return ()
         units = (u for u in self.units if u.reason and not isinstance(u.group.root.target, type))
         found = (u for u in units if not is_number(u.group.root) and not self._is_exact_constant(u.group.root))
+        found = (u for u in found if not self._takes_integer_result(u.group.root))
         return tuple(evolve(u, reason=_CONSTANT) if u.group.root in self.constants else u for u in found)
+
+    def _takes_integer_result(self, node: fx.Node) -> bool:
+        # One of several results of a kernel on integers is what the kernel computes.
+        unit = self.units_by_output.get(node.all_input_nodes[0].name) if node.target is element else None
+        return unit is not None and unit.integer
 
     def _is_exact_constant(self, node: fx.Node) -> bool:
         if node not in self.constants:

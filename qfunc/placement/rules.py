@@ -21,7 +21,8 @@ class GroupRules:
     """The rules of a target that select each fused group of a graph, matched once.
 
     A rule that names an op, a class or a predicate selects a group if it matches any of its nodes; one of op kinds, if it
-    matches the root.  Rules `beside_integers` select no group whose root is in `islands` or `slower`.
+    matches the root.  Rules `beside_integers` select no group whose root is in `islands` or `slower`, and no rule selects a
+    product in `slower`.
     """
 
     def __init__(
@@ -80,8 +81,14 @@ class GroupRules:
         if key not in self._applies:
             nodes, rule = group.nodes if self._of_one_op[index] else (group.root,), self.rules[index]
             light = rule.beside_integers and (group.root in self.islands or group.root in self.slower)
-            self._applies[key] = not light and any(matches(rule.select, n, self.context) for n in nodes)
+            left = light or (group.root in self.slower and self._is_product(group))
+            self._applies[key] = not left and any(matches(rule.select, n, self.context) for n in nodes)
         return self._applies[key]
+
+    def _is_product(self, group: FusedGroup) -> bool:
+        # An op that has no rule as one beside integers.
+        light = (rule for rule in self.rules if rule.beside_integers)
+        return not any(matches(rule.select, group.root, self.context) for rule in light)
 
 
 def near_rule(node: fx.Node, target: Target, context: Context) -> str:

@@ -109,7 +109,7 @@ def activations(
 ) -> Edit:
     """Return an edit of all activations: another estimator or function, or another scheme, which is other hardware.
 
-    Qparams that the hardware fixes, such as the scale of a softmax, stay.
+    Qparams that the hardware fixes, such as the scale of a softmax, stay, and so do schemes that a kernel computes at run time.
 
     Args:
         estimator: Finds the qparams.

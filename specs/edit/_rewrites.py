@@ -14,7 +14,7 @@ from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
 from qfunc.specs.number_format import Float, Format, Int, Levels
 from qfunc.specs.placement import Rule
-from qfunc.specs.protocols import Estimator, Function, Lowering
+from qfunc.specs.protocols import Estimator, Function, Lowering, RunTimeArithmetic
 from qfunc.specs.scheme import Granularity, PerBlock, PerChannel, PerTensor, PerToken, Scale, Scheme, ZeroPoint
 from qfunc.specs.selectors import Everything
 from qfunc.specs.slots import Cases, FixedQParams
@@ -175,7 +175,7 @@ def without(override: Override, *names: str) -> Override | None:
 
 @frozen
 class ChangeSlots:
-    """Changes the schemes of these slots in every rule.
+    """Changes the schemes of these slots in every rule, but for those that a kernel computes at run time.
 
     Raises:
         SpecError: (on a target) a property that none of these schemes has.
@@ -185,13 +185,18 @@ class ChangeSlots:
     change: SchemeChange
 
     def __call__(self, target: Target) -> Target:
-        schemes = [s for r in target.rules for slot in self.slots for s in _schemes(getattr(r, slot))]
+        computed = [k.arithmetic.run_time_input for k in target.kernels if isinstance(k.arithmetic, RunTimeArithmetic)]
+        schemes = [s for r in target.rules for slot in self.slots for s in _schemes(getattr(r, slot)) if s not in computed]
         for name, formats in HAVE.items():
             asked = getattr(self.change, name)
             if asked is not None and not any(_takes(asked, name, s.format) for s in schemes):
                 raise self._refused(name, formats, schemes, target)
-        rules = tuple(evolve(r, **{s: self.change(getattr(r, s)) for s in self.slots}) for r in target.rules)
-        return evolve(target, rules=rules)
+
+        def changed(rule: Rule) -> Rule:
+            held = {slot: getattr(rule, slot) for slot in self.slots}
+            return evolve(rule, **{slot: self.change(value) for slot, value in held.items() if value not in computed})
+
+        return evolve(target, rules=tuple(map(changed, target.rules)))
 
     def _refused(self, name: str, formats: tuple[type, ...], schemes: list[Scheme], target: Target) -> SpecError:
         role = "weights" if self.slots == ("weight",) else "activations"
@@ -199,10 +204,14 @@ class ChangeSlots:
         rule = " or ".join(f"edit.{s}s(selector, Scheme(...))" for s in self.slots if s != "weight")
         return SpecError(
             where=f"edit.{role}({name}={getattr(self.change, name)!r}), target {target.name!r}",
-            found=f"{role} in {', '.join(held)}" if held else f"no scheme of {role}",
+            found=f"{role} in {', '.join(held)}" if held else self._none(role, target),
             wanted=f"{' or '.join(f.__name__ for f in formats)}, whose schemes have that",
             do=f"Drop {name}, or give rules another scheme: {rule or 'edit.add(selector, weight=Scheme(...))'}.",
         )
+
+    def _none(self, role: str, target: Target) -> str:
+        computed = self.slots != ("weight",) and any(_schemes(getattr(r, s)) for r in target.rules for s in self.slots)
+        return f"{role} that kernels quantize at run time" if computed else f"no scheme of {role}"
 
 
 def _schemes(value: Any) -> list[Scheme]:

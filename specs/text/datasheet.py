@@ -50,7 +50,7 @@ def datasheet(target: Any) -> str:
     lines += _part("rules, the first that matches applies", (_rule(rule) for rule in target.rules))
     lines += _part("fusions, optional steps with ?", ([_fusion(fusion)] for fusion in target.fusions))
     lines += _part("kernels", (_kernel(kernel) for kernel in target.kernels))
-    slower = f"slower on integers on {runtime.cpu}, so that rules for ops beside integers leave it in float"
+    slower = f"slower on integers on {runtime.cpu}, so that rules leave it in float"
     lines += _part(slower, map(_slower, runtime.slower))
     lines += _part("builds for other processors", (_build(build) for build in runtime.builds if build.cpu != runtime.cpu))
     lines += _part("ties", ([one_line(tie)] for tie in target.ties))

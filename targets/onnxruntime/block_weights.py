@@ -45,7 +45,7 @@ def with_block_products(model: onnx.ModelProto, sites: Iterable[QuantizedTensor]
     _without_quantizers(made)
     if DOMAIN not in [o.domain for o in made.opset_import] and any(n.domain == DOMAIN for n in made.graph.node):
         made.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    kept = _drop_unread(made)
+    kept = drop_unread(made)
     made.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name in kept)
     for name in [name for name in stored if name in kept]:
         made.graph.initializer.append(stored.pop(name))
@@ -174,8 +174,8 @@ def packed(codes: Array, bits: int) -> Array:
     return np.asarray(np.bitwise_or.reduce(grouped << shifts, axis=-1), np.uint8)
 
 
-def _drop_unread(model: onnx.ModelProto) -> set[str]:
-    # Drop dequantizers and copies that no node reads any more, and return the tensors that nodes read.
+def drop_unread(model: onnx.ModelProto) -> set[str]:
+    """Drop nodes that no other reads any more, in place, and return the tensors that nodes read."""
     outputs = {o.name for o in model.graph.output}
     kept: list[Any] = []
     read = set(outputs)

@@ -1,4 +1,4 @@
-"""The lowering to ONNX with ONNX Runtime's operators for weights in blocks and for caches in codes."""
+"""The lowerings to ONNX with operators of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -6,12 +6,50 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from qfunc.lowering.onnx.opset import ir_version_field
+from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat
 from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 from qfunc.targets.onnxruntime.experts import ExpertSums
+
+
+@readable
+@frozen(kw_only=True)
+class OnnxRuntimeLowering:
+    """`model.onnx`: ONNX with QuantizeLinear and DequantizeLinear, and com.microsoft.DynamicQuantizeLSTM for LSTM layers.
+
+    `opset` and `ir_version` are as in `QdqLowering`. Layers in float, and all other ops, are as there.
+
+    Source: ONNX Runtime, docs/ContribOperators.md, com.microsoft.DynamicQuantizeLSTM; onnxruntime 1.31.
+
+    >>> OnnxRuntimeLowering(opset=17)
+    OnnxRuntimeLowering(opset=17)
+    """
+
+    opset: int = opset_field(lowest=11)
+    ir_version: int | None = ir_version_field()
+
+    @property
+    def format(self) -> FileFormat:
+        """As `QdqLowering`, with recurrent layers."""
+        return FileFormat(opset=self.opset, bias_bits=64, blocks=True, quantizers=True, recurrent=True)
+
+    def lower(self, program: Program) -> Mapping[str, bytes]:
+        """Return the model's bytes.
+
+        Raises:
+            DeployError: an operator without a form in the opset, or a cubic resize by a factor below 1 of an image whose
+                sizes vary.
+        """
+        # Import here, so that `import qfunc` does not import onnx.
+        from qfunc.lowering.coded_state.ends import with_coded_state
+        from qfunc.lowering.onnx.cubic_resizes import smaller_by_products
+        from qfunc.lowering.onnx.versions import to_bytes
+        from qfunc.targets.onnxruntime.lstm_nodes import with_dynamic_lstms
+
+        written = with_coded_state(with_dynamic_lstms(program.model))
+        return {"model.onnx": to_bytes(smaller_by_products(written), self)}
 
 
 @readable

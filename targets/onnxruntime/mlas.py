@@ -127,8 +127,8 @@ def _tanh_curve(x: Tensor) -> Tensor:
     return tanh(x * (c * x * x + b))
 
 
-def tanh(input: Tensor) -> Tensor:
-    """Return tanh(x) as x times a rational function of x^2 on [-9, 9], evaluated with fused multiply-adds.
+def tanh(input: Tensor, fused: bool = True) -> Tensor:
+    """Return tanh(x) as x times a rational function of x^2 on [-9, 9], with FMA where it is `fused`.
 
     Source: ONNX Runtime mlas/lib/tanh.cpp (coefficients of Eigen).
 
@@ -136,7 +136,7 @@ def tanh(input: Tensor) -> Tensor:
     [0.0, 1.0]
     """
     x = input.float().clamp(-9.0, 9.0)
-    return x * horner(_TANH_NUMERATOR, x * x) / horner(_TANH_DENOMINATOR, x * x)
+    return x * horner(_TANH_NUMERATOR, x * x, fused) / horner(_TANH_DENOMINATOR, x * x, fused)
 
 
 def silu(input: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from qfunc.specs._check import instance_of, integer
 from qfunc.specs._values import readable
 from qfunc.specs.cpus import Cpu
 from qfunc.targets.onnxruntime.block_products import ModelWithProducts, model_with_products
+from qfunc.targets.onnxruntime.lstm_view import ModelWithLstms, model_with_lstms
 from qfunc.targets.onnxruntime.optimized_model import OptimizedModel, optimized_model
 from qfunc.targets.onnxruntime.written_positions import with_checked_positions
 
@@ -63,16 +64,17 @@ class OnnxRuntimeRunner:
         """Return a loaded model, which runs many batches."""
         return opened(self.machine, Session, model, optimise=self.optimise, threads=self.threads)
 
-    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel | ModelWithCodes | ModelWithProducts:
+    def inside(self, artifact: Any) -> OptimizedModel | UnoptimizedModel | ModelWithCodes | ModelWithProducts | ModelWithLstms:
         """Return the model with its tensors of codes as outputs: those of the optimised graph, or all of them.
 
-        A model with MatMulNBits has no codes: its real tensors are outputs.
+        A model with MatMulNBits has no codes: its real tensors are outputs.  One with DynamicQuantizeLSTM runs on one thread.
         """
         view = optimized_model if self.optimise else _unoptimized_model
         with loading("OnnxRuntimeRunner", "ONNX Runtime"):
             model = with_real_ends(file_of(files_of(artifact, "OnnxRuntimeRunner"), _MODEL))
             products = model_with_products(model, self.threads, self.machine) if self.optimise else None
-            return products or view(model, self.threads, self.machine)
+            layers = model_with_lstms(model, self.machine) if self.optimise else None
+            return products or layers or view(model, self.threads, self.machine)
 
     def checked(self) -> CheckedRuntime:
         """Return what a package for another machine needs."""

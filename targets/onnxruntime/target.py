@@ -10,14 +10,16 @@ from attrs import evolve
 
 from qfunc.estimators import MinMax
 from qfunc.functions import Fixed as FixedFunction
-from qfunc.lowering import QdqLowering
 from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
-    FLOAT32, Accumulator, Algorithm, Attr, Build, ClampImplied, Copy, DerivedQParams, FixedQParams, FloatKernel,
-    FloatMultiplier, From, Fusion, FusionStep, InputRatios, Int, Kernel, Op, PerChannel, PerTensor, Require, Rule, Runtime,
-    SameQParams, SaturatesPairs, Scale, Scheme, SoftmaxTable, SumFma, SumScaled, Target, Trait, ZeroPoint, cpus,
+    FLOAT32, Accumulator, Algorithm, AtMost, Attr, Build, ClampImplied, Copy, DerivedQParams, First, FixedQParams, FloatKernel,
+    FloatMultiplier, From, Fusion, FusionStep, InputRatios, Int, Kernel, Multiple, Op, PerChannel, PerTensor, ReadBy, Require,
+    Rule, Runtime, SameQParams, SaturatesPairs, Scale, Scheme, Slower, SoftmaxTable, SumFma, SumScaled, Target, Trait,
+    ZeroPoint, cpus,
 )  # fmt: skip
+from qfunc.targets.onnxruntime.dynamic_lstm import RUN_TIME, DynamicLstm
 from qfunc.targets.onnxruntime.eigen import Eigen
+from qfunc.targets.onnxruntime.lowering import OnnxRuntimeLowering
 from qfunc.targets.onnxruntime.mlas import Mlas, MlasLogistic
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
 
@@ -58,15 +60,25 @@ GLOBAL_POOL = Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO,
 SOFTMAX = Kernel(Op("softmax"), SoftmaxTable(), formats=BYTES)
 SATURATED = (SOFTMAX, evolve(SOFTMAX, arithmetic=SoftmaxTable(saturates=True)))
 ON_NEON = SumScaled("half_away", 22, least=-14, outside=FloatKernel(zero_point="before"))
-ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))),)
-ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel(zero_point="before"))), SATURATED)
+LSTM = Kernel(Op("lstm"), DynamicLstm(), formats=(("input", (FLOAT32,)), ("weight", (S8,)), ("output", (FLOAT32,))))
+WITHOUT_FMA = (LSTM, evolve(LSTM, arithmetic=DynamicLstm(fma=False)))
+ON_SSE4 = ((ADD, evolve(ADD, arithmetic=SumFma(fma=False))), WITHOUT_FMA)
+ON_WASM = ((ADD, evolve(ADD, arithmetic=FloatKernel(zero_point="before"))), SATURATED, WITHOUT_FMA)
 ON_ARM64 = ((ADD, evolve(ADD, arithmetic=ON_NEON)), SATURATED)
 PRODUCTS = Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES)
 REAL_PRODUCTS = Kernel(Op("linear"), FloatMultiplier(), formats=INTO_REAL)
 PAIRS = FloatMultiplier(accumulator=Accumulator(32, SaturatesPairs()))
-ON_AVX2 = tuple((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUCTS, REAL_PRODUCTS))
+ON_AVX2 = (
+    *((kernel, evolve(kernel, arithmetic=PAIRS)) for kernel in (PRODUCTS, REAL_PRODUCTS)),
+    (LSTM, evolve(LSTM, arithmetic=DynamicLstm(SaturatesPairs()))),
+)
+OF_IMAGES = Op("conv") & AtMost("in_channels", 3) & Multiple("out_channels", 16) & AtMost("out_channels", 32)
+SMALL_STATE = Op("lstm") & AtMost("hidden_size", 48)
+STEMS = "onnxruntime 1.31, AVX-512 VNNI, 64 pixels, 1 and 2 threads: such networks of three convolutions, 1.2 to 1.7"
+STATES = "onnxruntime 1.31, AVX-512 VNNI, 20 steps: a state of 16 and 32 entries, 1.3; of 64 entries 1.0"
+SLOWER = (Slower(OF_IMAGES & ReadBy(Op("hardswish")), 1.4, STEMS), Slower(SMALL_STATE, 1.3, STATES))
 BUILDS = (
-    Build(cpus.x86_64_vnni),
+    Build(cpus.x86_64_vnni, slower=SLOWER),
     Build(cpus.x86_64_avxvnni),
     Build(cpus.x86_64_avx2, ON_AVX2),
     Build(cpus.x86_64_sse4, ON_SSE4),
@@ -78,6 +90,7 @@ onnxruntime = Target(
     name="onnxruntime",
     rules=(
         Rule(Op(("conv", "linear", "matmul")), input=ACTIVATION, weight=WEIGHT, bias=DerivedQParams(), output=ACTIVATION),
+        Rule(Op("lstm") & ~First(), input=RUN_TIME, weight=WEIGHT),
         Rule(Op(("add", "mul", "concat", *POOLS)), input=ACTIVATION, output=ACTIVATION, beside_integers=True),
         Rule(Op(("sigmoid", "leaky_relu")), input=ACTIVATION, output=ACTIVATION, beside_integers=True),
         Rule(
@@ -99,6 +112,7 @@ onnxruntime = Target(
         Kernel(Op("leaky_relu"), FloatKernel(), formats=BYTES),
         Kernel(Op("sigmoid"), FloatKernel(function=MlasLogistic()), formats=BYTES),
         SOFTMAX,
+        LSTM,
         Kernel(Op((*MOVES, *EXTREMES)), Copy(), integer_if=(SameQParams(),), formats=BYTES),
         REAL_PRODUCTS,
         *FLOAT_KERNELS,
@@ -106,7 +120,7 @@ onnxruntime = Target(
     commuting=Op((*MOVES, "pad")),  # Pad runs in float, with equal qparams at input and output
     legality=(Require(Op(("conv", "linear", "matmul")), "weight", shared=(PerTensor(), PerChannel()), because=VECTORS),),
     runtime=Runtime("onnxruntime", ">=1.31", cpus.x86_64_vnni, "MLAS", OnnxRuntimeRunner(), BUILDS),
-    lowering=QdqLowering(),
+    lowering=OnnxRuntimeLowering(),
     source=("onnxruntime 1.31 CPUExecutionProvider, quantization documentation and measurements",),
     weight=Algorithm(MinMax(), FixedFunction()),
     activation=Algorithm(MinMax(), FixedFunction()),

@@ -12,7 +12,7 @@ from torch import nn
 import qfunc
 from qfunc import errors, specs
 from qfunc.estimators import Ema
-from qfunc.specs import Build, Op, Slower, Target, cpus, edit
+from qfunc.specs import AtMost, Build, Op, Slower, Target, cpus, edit
 from qfunc.targets import litert, openvino
 
 ROW = Slower(Op("leaky_relu"), 2.5, "a drawn network")
@@ -53,6 +53,27 @@ def test_what_a_user_names_stays_on_integers(change: Any) -> None:
 def test_the_row_is_of_one_processor() -> None:
     assert ROW in CHIP.runtime.slower
     assert in_float(edit.cpu(cpus.arm64)(CHIP)) == {}
+
+
+PRODUCTS = edit.slower(Slower(Op("conv") & AtMost("in_channels", 3), 2.0, "few channels"))(litert)
+
+
+def test_products_are_in_float_where_another_stays_on_integers() -> None:
+    assert in_float(PRODUCTS)["conv"] == "on x86-64-vnni it is 2 times slower on integers: few channels"
+    one = edit.slower(Slower(Op("conv"), 2.0, "all of them"))(litert)
+    assert "conv" not in in_float(one)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        edit.override(edit.name("0"), weights={"bits": 8}),
+        edit.add(edit.name("0"), input=ACTIVATION, weight=litert.rules[0].weight, output=ACTIVATION),
+    ],
+    ids=["an override", "a rule"],
+)
+def test_a_product_that_a_user_names_stays_on_integers(change: Any) -> None:
+    assert "conv" not in in_float(change(PRODUCTS))
 
 
 def test_a_skip_of_the_ops_is_no_error() -> None:

@@ -8,6 +8,7 @@ from qfunc.numerics.libraries import WindowSum
 from qfunc.specs import (
     Algorithm,
     AnyInput,
+    ReadBy,
     AppendCodes,
     AtMost,
     Attr,
@@ -79,6 +80,7 @@ from qfunc.specs import (
     Rule,
     Runtime,
     SameQParams,
+    SaturatesPairs,
     Scale,
     ScaleStage,
     Scheme,
@@ -102,7 +104,7 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.specs._check import ROUNDINGS
 from qfunc.specs.legality import never_an_op
-from qfunc.targets.arithmetics import Xnnpack, XnnpackFloat
+from qfunc.targets.arithmetics import DynamicLstm, Xnnpack, XnnpackFloat
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=8)
 roundings = st.sampled_from([r for r in ROUNDINGS if r != "stochastic"])
@@ -179,6 +181,7 @@ selectors = st.recursive(
     lambda s: st.one_of(
         st.builds(From, s),
         st.builds(AnyInput, s),
+        st.builds(ReadBy, s),
         s.map(lambda a: ~a),
         st.tuples(s, s).map(lambda p: p[0] & p[1]),
         st.tuples(s, s).map(lambda p: p[0] | p[1]),
@@ -242,6 +245,7 @@ arithmetics = st.one_of(
     st.builds(FloatMatmul, st.integers(16, 512), st.integers(1, 64)),
     st.builds(AppendCodes, st.integers(-8, 8)),
     st.just(CachedAttention()),
+    st.builds(DynamicLstm, st.none() | st.just(SaturatesPairs()), fma=flags),
     st.builds(ExpertSums, st.integers(1, 64)),
     st.just(Copy()),
     st.builds(Unknown, words, st.none() | words),

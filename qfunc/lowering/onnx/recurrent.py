@@ -48,8 +48,7 @@ def _recurrent(kind: str, states: Sequence[str]) -> Callable[[OpContext], list[s
         if not batched:
             steps = g.node("Squeeze", [steps, middle], f"{name}.alone")
             last_states = [g.node("Squeeze", [o, middle], f"{o}.alone") for o in last_states]
-        # A copy: ONNX Runtime would move the quantizer between the recurrence and the ops that move its values.
-        return [g.node("Max", [steps], f"{name}.output"), *(g.node("Max", [e], f"{e}.output") for e in last_states)]
+        return [steps, *last_states]
 
     return write
 

@@ -33,7 +33,7 @@ from qfunc.placement.codes import on_codes
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import INNER_PREFIX, Unit
-from qfunc.specs import InputRatios
+from qfunc.specs import InputRatios, PerTensor
 from qfunc.specs.file_format import format_of
 
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
@@ -141,7 +141,10 @@ class _Writer:
             self._pair(node)
             return
         if isinstance(self.shapes.get(_source(node)), tuple) and (kind == "slice" or node.target is element):
-            self.raw[node.name] = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
+            part = self.parts[_source(node)][node.args[1]]  # type: ignore[index]
+            recurrent = self.partition.context.has(node.all_input_nodes[0], Trait.RECURRENT)
+            # A copy: ONNX Runtime would move the quantizer between the recurrence and the ops that move its values.
+            self.raw[node.name] = self.graph.node("Max", [part], self._own_name(node)) if recurrent else part
             self._pair(node)
             return
         first = len(self.graph.nodes)
@@ -274,14 +277,15 @@ class _Writer:
     def _at_run_time(self, node: fx.Node, quantizer: QuantizerNode) -> str:
         key, width = (node.name, quantizer.path), self.shapes[node.name].dims[-1]
         if key not in self.real:
-            if width is None:
+            scheme, name = quantizer.module.site.scheme, self.name(node)
+            if width is None and not isinstance(scheme.scale.shared, PerTensor):
                 do = "Pass inputs of one width."
                 raise DeployError(
                     where=f"tensor {self.partition.paths[node]!r}", found="a last axis that varies", wanted="a fixed one", do=do
                 )
-            scheme, name = quantizer.module.site.scheme, self.name(node)
             outer = float(quantizer.module.outer) if quantizer.module.site.outer else 1.0
-            self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, int(width), name, outer)
+            group = None if width is None else int(width)
+            self.real[key] = write_dynamic_quantizer(self.graph, self.raw[node.name], scheme, group, name, outer)
         return self.real[key]
 
     def _float_input(self, node: fx.Node) -> bool:

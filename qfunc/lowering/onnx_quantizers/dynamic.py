@@ -5,7 +5,7 @@ from __future__ import annotations
 from qfunc.lowering.onnx.builder import GraphBuilder
 from qfunc.lowering.onnx_quantizers.floats import write_dynamic_floats
 from qfunc.numerics.scales import divisor
-from qfunc.specs import BFLOAT16, FLOAT16, Float, Int, PerBlock, Scheme
+from qfunc.specs import BFLOAT16, FLOAT16, Float, Int, PerBlock, PerTensor, Scheme
 
 DYNAMIC_QUANTIZE = """
 <opset_import: ["" : 21], domain: "qfunc">
@@ -106,14 +106,22 @@ _SYMMETRIC_EXTREMES = """
 _SYMMETRIC_ZERO_POINT = "    z = Identity(zero)"
 
 
-def write_dynamic_quantizer(graph: GraphBuilder, tensor: str, scheme: Scheme, width: int, name: str, outer: float = 1.0) -> str:
+def write_dynamic_quantizer(
+    graph: GraphBuilder, tensor: str, scheme: Scheme, width: int | None, name: str, outer: float = 1.0
+) -> str:
     """Write the quantizer of a tensor whose scales are computed at run time, and return the name of its real values.
 
     Args:
-        width: The length of the tensor's last axis.
+        width: The length of the tensor's last axis; None for one that varies, if the tensor is a single group.
         outer: The outer scale of a scheme with two levels.
     """
     fmt, shared = scheme.format, scheme.scale.shared
+    if isinstance(shared, PerTensor):
+        # The arithmetics that take it have the scheme of this operator.
+        codes, scale, zero_point = (f"{name}.{part}_at_run_time" for part in ("codes", "scale", "zero_point"))
+        graph.many("DynamicQuantizeLinear", [tensor], [codes, scale, zero_point])
+        return graph.node("DequantizeLinear", [codes, scale, zero_point], f"{name}.real")
+    assert width is not None
     if isinstance(fmt, Float):
         return write_dynamic_floats(graph, tensor, scheme, width, name, outer)
     assert isinstance(fmt, Int)  # DynamicProduct requires it

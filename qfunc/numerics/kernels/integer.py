@@ -175,8 +175,8 @@ def _output_size(size: int, kernel: int, stride: int, pad: int, ceil_mode: bool)
     return out - 1 if ceil_mode and (out - 1) * stride >= size + pad else out
 
 
-def logistic(x: Tensor) -> Tensor:
-    """Return 1 / (1 + exp(-x)) by the rational polynomial on [-18, 18] that MLAS evaluates with FMA.
+def logistic(x: Tensor, fused: bool = True) -> Tensor:
+    """Return 1 / (1 + exp(-x)) by the rational polynomial on [-18, 18] that MLAS evaluates, with FMA where it is `fused`.
 
     Source: ONNX Runtime mlas/lib/logistic.cpp (coefficients of Eigen).
 
@@ -187,7 +187,7 @@ def logistic(x: Tensor) -> Tensor:
     beta = (6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03, 1.16817656904453e-01,
             9.93151921023180e-01)  # fmt: skip
     x = x.float().clamp(-18.0, 18.0)
-    return (x * horner(alpha, x * x) / horner(beta, x * x) + 0.5).clamp(min=0.0)
+    return (x * horner(alpha, x * x, fused) / horner(beta, x * x, fused) + 0.5).clamp(min=0.0)
 
 
 def gelu_erfc(x: Tensor, approximate: str = "none") -> Tensor:
@@ -218,8 +218,8 @@ class GeluErfc:
         return gelu_erfc if kind == "gelu" else None
 
 
-def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    """Return c_0 x^n + c_1 x^(n-1) + ... + c_n in float32 by fused multiply-adds, starting from c_0.
+def horner(coefficients: tuple[float, ...], x: Tensor, fused: bool = True) -> Tensor:
+    """Return c_0 x^n + c_1 x^(n-1) + ... + c_n in float32 by multiply-adds, starting from c_0; `fused` ones round once.
 
     Source: ONNX Runtime mlas/lib/logistic.cpp and erf.cpp.
 
@@ -228,7 +228,8 @@ def horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """
     value = torch.full_like(x, coefficients[0])
     for c in coefficients[1:]:
-        value = fma(value, x, torch.tensor(c, dtype=torch.float32))
+        addend = torch.tensor(c, dtype=torch.float32)
+        value = fma(value, x, addend) if fused else value * x + addend
     return value
 
 

@@ -34,6 +34,11 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
     yield from errors
     if not errors and target.lowering is not None and not can_be_written(site, target):
         scales = "dynamic scales" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
+        if site.scheme in run_time_inputs(target) and not format_of(target.lowering).recurrent:
+            wanted = "a lowering whose files quantize the input and the state of a recurrent layer at run time"
+            do = f"Keep the lowering of the target, or leave the layer in float: edit.skip(edit.name({site.op!r}))."
+            yield f"{target.lowering!r}", wanted, do
+            return
         wanted = "a scheme that files store: integers with one static scale per tensor or channel, or logarithms per tensor"
         do = "Edit the scheme, or simulate it without a file: attrs.evolve(target, lowering=None)."
         yield f"{site.scheme.format!r} with {scales}", wanted, do
@@ -81,6 +86,8 @@ def can_be_written(site: Site, target: Target) -> bool:
         return True
     match site.scheme.format:
         case Int():
+            if site.dynamic and isinstance(shared, PerTensor):
+                return format_of(target.lowering).recurrent and site.scheme in run_time_inputs(target)
             if site.dynamic or (isinstance(shared, PerBlock) and site.constant):
                 kernels = run_time_inputs(target) if format_of(target.lowering).blocks else []
                 return any(site.constant or scheme == site.scheme for scheme in kernels)

@@ -41,6 +41,7 @@ from qfunc.transforms.verification.processors import incomparable
 from qfunc.transforms.verification.tallies import Tallies
 from qfunc.transforms.verification.units import (
     compared_exactly,
+    results,
     summed_products,
     units_not_compared,
     wrong_executions,
@@ -98,8 +99,9 @@ class Verification:
         if self.emulation is None or self.inside is None:
             return {}
         shown, names = self._real_names, {n.name for n in self.emulation.graph.nodes}
-        units = [u for u in self.partition.units if u.integer and self.partition.output_encoding(u.group.output) is None]
-        return {u.group.output.name: u.tensor for u in units if u.tensor in shown and u.group.output.name in names}
+        computed = [n for u in self.partition.units if u.integer for n in results(u)]
+        real = [n for n in computed if self.partition.output_encoding(n) is None and n.name in names]
+        return {n.name: tensor for n in real if (tensor := self.partition.names[n]) in shown}
 
     def _shown_reals(self) -> dict[str, str]:
         # The runtime's name of each real result of a unit that it shows, by node.

@@ -16,6 +16,7 @@ from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import computable, value_of
 from qfunc.graph.data_movement import commutes, only_moves_codes
+from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, op_of, returns_several, slots
 from qfunc.ops.sizes import is_number
 from qfunc.ops.traits import Trait
@@ -109,7 +110,8 @@ def units_not_compared(partition: Partition, compared: Set[str], shown: Set[str]
     output = next(n for n in partition.network.graph.nodes if n.op == "output")
     outputs = {n for n in unflatten(output) if isinstance(n, fx.Node)}
     for unit in partition.units:
-        if unit.integer and unit.tensor not in compared and unit.group.output not in outputs:
+        known = not compared.isdisjoint(partition.names[node] for node in results(unit))
+        if unit.integer and not known and outputs.isdisjoint(results(unit)):
             yield unit.tensor, _why_uncompared(partition, unit, shown)
 
 
@@ -130,9 +132,17 @@ def compared_exactly(partition: Partition, compared: Set[str], unknown: Set[str]
         node = unit.group.output
         real = [reader for reader in node.users if partition.encoding(node, reader) is None]
         onwards = any(reader is output or (reader in unit_of and unit_of[reader].tensor in found) for reader in real)
-        if unit.tensor not in unknown and (unit.tensor in compared or output in node.users or onwards):
+        known = not compared.isdisjoint(partition.names[each] for each in results(unit))
+        if unit.tensor not in unknown and (known or output in node.users or onwards):
             found.add(unit.tensor)
     return found
+
+
+def results(unit: Unit) -> list[fx.Node]:
+    """Return the tensors that a unit computes: its output, or the entries of an output of several that others read."""
+    output = unit.group.output
+    entries = [reader for reader in output.users if reader.target is element]
+    return entries if returns_several(output) else [output]
 
 
 def _why_uncompared(partition: Partition, unit: Unit, shown: Set[str] | None) -> str:

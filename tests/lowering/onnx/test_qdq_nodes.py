@@ -297,7 +297,7 @@ def test_integers_wider_than_quantize_linear_makes_are_refused_by_quantize() -> 
         qfunc.quantize(edit.activations(bits=24)(targets.onnxruntime))(nn.Linear(3, 2))
     assert str(caught.value) == (
         "target 'onnxruntime', op 'linear', input 'input'; op 'linear', output 'linear': found Int(24, signed=False) for "
-        "QdqLowering(), wanted at most 16 bits: QuantizeLinear has no wider codes (ONNX operators). Set it with "
+        "OnnxRuntimeLowering(), wanted at most 16 bits: QuantizeLinear has no wider codes (ONNX operators). Set it with "
         "edit.deploy(...), or edit the scheme."
     )
 

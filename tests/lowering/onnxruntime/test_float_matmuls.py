@@ -105,7 +105,7 @@ FORMS = {
 }
 UNKNOWN = {
     "transposed before a Relu": lambda q, k: heads(q, 16).relu() @ heads(k, 16).relu().mT,
-    "scaled before": lambda q, k: (q * 0.3) @ k.mT,
+    "scaled before": lambda q, k: (q.relu() * 0.3) @ k.mT,
     "the left one": lambda q, k: q.mT @ k,
     "axes of a tensor whose rank the graph does not tell": lambda q, k: q @ k.transpose(1, 2),
 }

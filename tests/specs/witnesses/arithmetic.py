@@ -22,6 +22,7 @@ from qfunc.specs import (
     SaturatesEachStep, SaturatesPairs, Scale, ScaleStage, Scheme, SegmentStage, Shift, SoftmaxFixed, SoftmaxFloat, SoftmaxTable,
     SoftmaxTable16, Stages, SumFma, SumScaled, SumShifted, Target, Tie, TokenGroups, TokenTiles, WeightSums, ZeroPoint,
 )  # fmt: skip
+from qfunc.targets.onnxruntime.dynamic_lstm import RUN_TIME, DynamicLstm
 from qfunc.targets.runtimes import MatMulNBitsLowering
 from tests.specs.witnesses.witness import BYTE, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
@@ -156,6 +157,19 @@ MATMULS = chip(
     Kernel(Op("matmul"), FloatMatmul(), formats=IN_FLOAT),
     rules=Rule(Op("linear"), input=AFFINE, weight=WEIGHT, bias=DerivedQParams()),
 )
+
+LSTMS = chip(
+    Kernel(Op("lstm"), DynamicLstm(), formats=(("input", (FLOAT32,)), ("weight", (WEIGHT.format,)), ("output", (FLOAT32,)))),
+    rules=Rule(Op("lstm"), input=RUN_TIME, weight=WEIGHT),
+)
+
+
+class Steps(nn.LSTM):
+    """The outputs of all steps."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x)[0]
+
 
 CACHED = chip(
     Kernel(Op("index_put"), AppendCodes(), integer_if=SameQParams(), formats=(("input", (BYTE,)), ("output", (BYTE,)))),
@@ -425,6 +439,10 @@ WITNESSES = {
     "TokenGroups.tokens": dynamic(GROUPED, groups=TokenGroups(7, part=4)),
     "TokenGroups.part": dynamic(GROUPED, groups=TokenGroups(4, part=2)),
     "DynamicProduct.lanes": dynamic(DYNAMIC, lanes=Lanes(4, 2)),
+    "DynamicLstm.overflow": witness(
+        LSTMS, DynamicLstm(), DynamicLstm(SaturatesPairs()), seeded(Steps(8, 4)), torch.ones(3, 2, 8)
+    ),
+    "DynamicLstm.fma": witness(LSTMS, DynamicLstm(), DynamicLstm(fma=False), seeded(Steps(8, 4)), drawn(20, 9, 8)),
     "AppendCodes.unwritten": witness(CACHED, AppendCodes(), AppendCodes(-8), DECODER.program, *PROMPT),
     "CachedAttention": witness(CACHED, CachedAttention(), FloatKernel(), DECODER.program, *PROMPT),
     "FloatMatmul.depth": witness(MATMULS, FloatMatmul(), FloatMatmul(16), seeded(Gram()), FLAT),

@@ -13,7 +13,7 @@ from qfunc.specs import (
     AllOf, AnyInput, AnyOf, AtMost, Attr, Bounds, Cases, ClampImplied, Constant, DerivedQParams, Everything, First,
     FixedQParams, FloatMultiplier, From, FusesOnly, Fusion, FusionStep, GraphInput, GraphOutput, InputRatios, Int, KeepFloat,
     Kernel, Last, Limit, ModuleType, Multiple, Name, NodeName, NonNegative, Not, NoZeroPoint, Op, OutputQParams, ProductRatio,
-    Rule, SameQParams, Scheme, Selector, Tie, Where, ZeroPoint,
+    ReadBy, Rule, SameQParams, Scheme, Selector, Tie, Where, ZeroPoint,
 )  # fmt: skip
 from tests.specs.witnesses.witness import CONV, WEIGHT, Witness, chip, codes, drawn, seeded, witness
 
@@ -183,6 +183,7 @@ WITNESSES = {
     "Not.of": selected(Not(First()), Not(Last())),
     "Everything": selected(Everything(), First()),
     "AnyInput.producer": selected(AnyInput(Op("relu")), AnyInput(Op("max_pool"))),
+    "ReadBy.reader": selected(ReadBy(Op("max_pool")), ReadBy(Op("linear"))),
     "From.producer": on_edge(From(Op("relu")), From(CONV)),
     "NonNegative": on_edge(NonNegative(), Everything()),
     "GraphInput": witness(chip(rules=Rule(CONV, input=CASES)), GraphInput(), Constant(), TWO, X),

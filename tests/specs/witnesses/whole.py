@@ -25,7 +25,7 @@ from qfunc.targets.runtimes import LlamaCppLowering
 from qfunc.testing import check_target
 from qfunc.transforms.verification.units import is_removable
 from tests.lowering.gguf.decoders import Network, decoder, tokens
-from tests.specs.witnesses.arithmetic import EXPERTS, SumOfExperts
+from tests.specs.witnesses.arithmetic import EXPERTS, LSTMS, Steps, SumOfExperts
 from tests.specs.witnesses.witness import (
     CONV, WEIGHT, Witness, calibrated, chip, codes, drawn, files, printed, refusal, report, seeded, sizes, verdict, witness,
 )  # fmt: skip
@@ -282,6 +282,7 @@ WITNESSES = {
     "FileFormat.one_size": of_format(see=of_two_sizes, one_size="an own file"),
     "FileFormat.bias_bits": of_format(WIDE_BIAS, bias_bits=64),
     "FileFormat.blocks": of_format(targets.executorch_8da4w(), net=nn.Linear(32, 4), blocks=True),
+    "FileFormat.recurrent": of_format(LSTMS, net=seeded(Steps(8, 4)), x=drawn(3, 2, 8), recurrent=True),
     "FileFormat.parameters": of_format(see=files, parameters=True),
     "FileFormat.legality": of_format(legality=SAY),
     "FileFormat.quantizers": of_format(chip(lowering=OwnFiles(FileFormat(opset=12))), quantizers=True),
