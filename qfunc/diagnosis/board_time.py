@@ -90,8 +90,7 @@ def _written(place: Path, index: str, runtime: CheckedRuntime, artifact: Artifac
     names = [f"{index}{''.join(Path(default).suffixes)}" for default in runtime.files]
     for name, own in zip(names, runtime.names(artifact), strict=True):
         (place / name).write_bytes(artifact.files[own])
-    settings = runtime.settings(artifact)
-    settings.pop("qparams", None)  # which check.py needs
+    settings = {k: v for k, v in runtime.settings(artifact).items() if k not in ("qparams", "threads")}
     return {"files": names, "settings": settings}
 
 
@@ -101,9 +100,10 @@ def _seconds(printed: Any, count: int) -> list[float]:
         found = json.loads(lines[-1])
     except ValueError:
         found = None
-    known = isinstance(found, list) and len(found) == count and all(type(x) in (int, float) for x in found)
-    if not known or not all(0 < x < math.inf for x in found):
+    times: list[Any] = found if isinstance(found, list) else []
+    known = len(times) == count and all(type(x) in (int, float) for x in times)
+    if not known or not all(0 < x < math.inf for x in times):
         do = f"Return what `python {PROGRAM}` prints in a copy of the folder on the board."
         wanted = f"a line of JSON with {count} times" if count > 1 else "a line of JSON with one time"
         raise VerifyError(where="BoardTime, the result of run", found=repr(lines[-1][:80]), wanted=wanted, do=do)
-    return [float(x) for x in found]
+    return [float(x) for x in times]

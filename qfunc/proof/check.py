@@ -68,7 +68,7 @@ def run_onnxruntime(proof: Any, paths: list[Path], inputs: list[Any], names: lis
     ort, model = installed("onnxruntime"), paths[0].read_bytes()
     options, levels = ort.SessionOptions(), ort.GraphOptimizationLevel
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if proof["optimise"] else levels.ORT_DISABLE_ALL
-    options.log_severity_level = 3
+    options.log_severity_level, options.intra_op_num_threads = 3, proof.get("threads", 0)
     outputs = b"".join(message(12, message(1, name.encode())) for name in names)
     found = []
     for content in (model, model + message(7, outputs)):

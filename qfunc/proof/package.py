@@ -40,7 +40,7 @@ _ENTRY = JsonObject(
 _FIELDS = JsonObject(
     {"runtime": Word(tuple(_OF_RUNTIME)), "cpu": Text(), "target": Text(), "files": Many(Text(), least=1, most=2),
      "inputs": Many(_INPUT, least=1), "tensors": Many(_ENTRY, least=1)},
-    {"optimise": Flag(), "kernels": Word(("xnnpack", "reference", "optimised")), "outputs": Many(Text())},
+    {"optimise": Flag(), "threads": Count(), "kernels": Word(("xnnpack", "reference", "optimised")), "outputs": Many(Text())},
 )  # fmt: skip
 """The fields that `with_proof` writes."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from qfunc.lowering.onnx.lowering import QdqLowering
 from qfunc.lowering.onnx.opset import ir_version_field, opset_field
 from qfunc.lowering.program import Program
 from qfunc.specs import FileFormat
@@ -33,7 +34,11 @@ class OnnxRuntimeLowering:
     @property
     def format(self) -> FileFormat:
         """As `QdqLowering`, with recurrent layers."""
-        return FileFormat(opset=self.opset, bias_bits=64, blocks=True, quantizers=True, recurrent=True)
+        return evolve(self._plain.format, recurrent=True)
+
+    @property
+    def _plain(self) -> QdqLowering:
+        return QdqLowering(opset=self.opset, ir_version=self.ir_version)
 
     def lower(self, program: Program) -> Mapping[str, bytes]:
         """Return the model's bytes.
@@ -43,13 +48,9 @@ class OnnxRuntimeLowering:
                 sizes vary.
         """
         # Import here, so that `import qfunc` does not import onnx.
-        from qfunc.lowering.coded_state.ends import with_coded_state
-        from qfunc.lowering.onnx.cubic_resizes import smaller_by_products
-        from qfunc.lowering.onnx.versions import to_bytes
         from qfunc.targets.onnxruntime.lstm_nodes import with_dynamic_lstms
 
-        written = with_coded_state(with_dynamic_lstms(program.model))
-        return {"model.onnx": to_bytes(smaller_by_products(written), self)}
+        return self._plain.lower(evolve(program, model=with_dynamic_lstms(program.model)))
 
 
 @readable

@@ -78,7 +78,13 @@ class OnnxRuntimeRunner:
 
     def checked(self) -> CheckedRuntime:
         """Return what a package for another machine needs."""
-        return CheckedRuntime("onnxruntime", (_MODEL,), _shown, lambda _: {"optimise": self.optimise}, page=True)
+        return CheckedRuntime("onnxruntime", (_MODEL,), _shown, self._settings, page=True)
+
+    def _settings(self, artifact: Artifact) -> dict[str, Any]:
+        from qfunc.targets.onnxruntime.lstm_nodes import OPERATOR
+
+        layers = names_of_nodes(artifact, _MODEL, OPERATOR, lambda node: str(node.name))
+        return {"optimise": self.optimise, "threads": 1 if layers else self.threads}  # of several, each has own scales
 
     def comparable(self, artifact: Any = None) -> str:
         """Return "" if the CPU computes the artifact as x86-64 with VNNI, else the reason; None stands for any artifact.

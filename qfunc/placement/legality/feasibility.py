@@ -9,6 +9,8 @@ from torch import fx
 from qfunc.errors import SpecError
 from qfunc.graph.selectors import constant_shape
 from qfunc.numerics.qparams import qparams_shape
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import kind_of, op_of
 from qfunc.placement.encoding import run_time_inputs
 from qfunc.placement.legality.stored_schemes import holds_own_codes
 from qfunc.quantizers.site import Site
@@ -32,9 +34,10 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
     """
     errors = list(_constant_errors(site, tensor) if site.constant else _activation_errors(site))
     yield from errors
-    if not errors and target.lowering is not None and not can_be_written(site, target):
+    recurrent = site.dynamic and isinstance(site.scheme.scale.shared, PerTensor) and _feeds_recurrent(tensor)
+    if not errors and target.lowering is not None and not can_be_written(site, target, recurrent):
         scales = "dynamic scales" if site.dynamic else f"scales {site.scheme.scale.shared!r}"
-        if site.scheme in run_time_inputs(target) and not format_of(target.lowering).recurrent:
+        if recurrent and site.scheme in run_time_inputs(target):
             wanted = "a lowering whose files quantize the input and the state of a recurrent layer at run time"
             do = f"Keep the lowering of the target, or leave the layer in float: edit.skip(edit.name({site.op!r}))."
             yield f"{target.lowering!r}", wanted, do
@@ -45,6 +48,21 @@ def infeasibility(site: Site, tensor: fx.Node, target: Target) -> Iterator[tuple
     elif not errors and target.lowering is not None and site.constant and (bits := _widest(site, target.lowering)):
         do = "Edit the rule, or simulate it without a file: attrs.evolve(target, lowering=None)."
         yield repr(site.scheme.format), f"at most {bits} bits: DequantizeLinear has no wider codes (ONNX operators)", do
+
+
+def _feeds_recurrent(tensor: fx.Node) -> bool:
+    # Whether a recurrent layer reads a tensor, directly or after ops that move its values and dropouts.
+    pending, seen = [tensor], set[fx.Node]()
+    while pending:
+        for reader in pending.pop().users:
+            op = op_of(reader)
+            traits = Trait(0) if op is None else op.traits
+            if Trait.RECURRENT in traits:
+                return True
+            if reader not in seen and (Trait.MOVES_VALUES in traits or kind_of(reader) == "dropout"):
+                seen.add(reader)
+                pending.append(reader)
+    return False
 
 
 def _constant_errors(site: Site, tensor: fx.Node) -> Iterator[tuple[str, str, str]]:
@@ -79,15 +97,18 @@ def _widest(site: Site, lowering: Lowering) -> int:
     return bits if isinstance(site.scheme.format, Int) and site.scheme.format.bits > bits else 0
 
 
-def can_be_written(site: Site, target: Target) -> bool:
-    """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them."""
+def can_be_written(site: Site, target: Target, recurrent: bool = False) -> bool:
+    """Return True if a file can store the codes of a tensor, or, for a kernel of the target, say that it computes them.
+
+    `recurrent` states whether a recurrent layer reads the tensor.
+    """
     shared = site.scheme.scale.shared
     if holds_own_codes(target.lowering, site.scheme, site.constant):
         return True
     match site.scheme.format:
         case Int():
             if site.dynamic and isinstance(shared, PerTensor):
-                return format_of(target.lowering).recurrent and site.scheme in run_time_inputs(target)
+                return recurrent and format_of(target.lowering).recurrent and site.scheme in run_time_inputs(target)
             if site.dynamic or (isinstance(shared, PerBlock) and site.constant):
                 kernels = run_time_inputs(target) if format_of(target.lowering).blocks else []
                 return any(site.constant or scheme == site.scheme for scheme in kernels)

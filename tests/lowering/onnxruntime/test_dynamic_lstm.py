@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -20,6 +21,7 @@ from qfunc.specs import Op, edit
 from qfunc.targets.onnxruntime.dynamic_lstm import RUN_TIME, dynamic_lstm
 from qfunc.targets.runtimes import OnnxRuntimeLowering, OnnxRuntimeRunner
 from tests.onnxruntime_target import on_vnni
+from tests.proof.packages import run_check
 
 TARGET = targets.onnxruntime
 WIDTH = 64
@@ -205,6 +207,18 @@ def test_an_edit_puts_the_first_layer_and_a_small_one_on_integers() -> None:
     report = qfunc.verify(every, latency=False)(calibrated(model, (x,), target=every), [x])
     assert report.integer_products == report.products
     assert str(report.verdict).startswith("bit-exact: 0 of")
+
+
+@on_vnni
+def test_a_package_for_a_device_is_checked_on_one_thread(tmp_path: Path) -> None:
+    """Where the machine has several, each has scales of its own."""
+    rule = next(rule for rule in TARGET.rules if rule.input == RUN_TIME)
+    every = edit.pipe(TARGET, edit.slower(), edit.add(Op("lstm"), input=rule.input, weight=rule.weight))
+    model, x = nn.Sequential(nn.LSTM(8, 16), Last()).eval(), torch.randn(7, 8, 8)
+    x[:, :4] *= 0.05
+    qfunc.prove(every)(calibrated(model, (x,), target=every), x).save(tmp_path / "package")
+    code, printed, error = run_check(tmp_path / "package", tmp_path)
+    assert not code, printed + error
 
 
 def test_another_lowering_refuses_the_layers_at_once() -> None:

@@ -164,11 +164,15 @@ LSTMS = chip(
 )
 
 
-class Steps(nn.LSTM):
-    """The outputs of all steps."""
+class Steps(nn.Module):
+    """The outputs of all steps of an LSTM."""
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x)[0]
+    def __init__(self, entries: int, size: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(entries, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x)[0]  # type: ignore[no-any-return]
 
 
 CACHED = chip(

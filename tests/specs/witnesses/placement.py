@@ -183,7 +183,7 @@ WITNESSES = {
     "Not.of": selected(Not(First()), Not(Last())),
     "Everything": selected(Everything(), First()),
     "AnyInput.producer": selected(AnyInput(Op("relu")), AnyInput(Op("max_pool"))),
-    "ReadBy.reader": selected(ReadBy(Op("max_pool")), ReadBy(Op("linear"))),
+    "ReadBy.reader": selected(CONV & ReadBy(CONV), CONV & ReadBy(Op("add"))),
     "From.producer": on_edge(From(Op("relu")), From(CONV)),
     "NonNegative": on_edge(NonNegative(), Everything()),
     "GraphInput": witness(chip(rules=Rule(CONV, input=CASES)), GraphInput(), Constant(), TWO, X),
