@@ -32,6 +32,7 @@ from qfunc.frontend.options import (
 from qfunc.frontend.parametrizations import remove_parametrizations
 from qfunc.frontend.refusals.already_quantized import require_float_model, require_float_ops
 from qfunc.frontend.refusals.assigned_buffers import buffers_of, require_same_buffers
+from qfunc.frontend.refusals.reserved_names import members_of, require_free_names
 from qfunc.frontend.sizes_of_results import read_sizes_of_results
 from qfunc.frontend.source_location import module_call, qualified_name, source_line
 from qfunc.graph.arguments import store_fixed_arguments
@@ -64,9 +65,10 @@ def capture(
 
     The result keeps the attributes, methods and properties of the model and of its submodules
     (`captured.config`, `captured.backbone.width`).  Attributes are deep copies.  Methods are bound to the
-    result; a method that calls a float submodule raises a CaptureError that names both.  Members that `nn.Module` or
-    `fx.GraphModule` define (`train`, `graph`) are not replaced, and special methods (`__len__`) are
-    not kept.  A submodule without tensors that the forward does not use (a loss) is kept unchanged.
+    result; a method that calls a float submodule raises a CaptureError that names both.  Methods that `nn.Module` or
+    `fx.GraphModule` define (`train`, `code`) are not replaced; a submodule or tensor with such a name is refused.
+    Special methods (`__len__`) are not kept.  A submodule without tensors that the forward does not use (a loss) is
+    kept unchanged.
     Pickles omit whatever pickle refuses: attributes such as lambdas, methods of local classes.
 
     Dropout and BatchNorm stay modules, because they compute differently in training and in evaluation.  So do
@@ -131,6 +133,7 @@ def capture(
                 require_float_ops(program.graph)
                 opened = store_fixed_arguments(from_program(program, modes_of=model), model, concrete, example_inputs, batch)
                 return copy_user_attributes(opened, shell_source, module_call(program.graph))
+            require_free_names(members_of(owned))
             require_no_hooks(owned)
             kinds = leaf_classes(leaves, owned)
             prepare(owned, kinds)

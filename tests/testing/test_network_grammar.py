@@ -51,6 +51,12 @@ def test_a_seed_is_the_same_program_in_another_process():
     assert other == "".join(program(s).source() for s in range(3)) + "\n"
 
 
+def test_programs_fit_every_number_of_examples():
+    for one in (program(7340), *drawn()):  # the first draft of 7340 has a layer as wide as the draft's number of examples
+        replay(one, 1)
+        replay(one, 2)
+
+
 @pytest.mark.parametrize("start", range(0, len(SEEDS), 10))
 def test_programs_run_in_pytorch(start):
     for seed in SEEDS[start : start + 10]:

@@ -20,6 +20,7 @@ from qfunc.frontend.functionalize import functionalize
 from qfunc.frontend.fx.tracer import decoder_call, packed_sequence_error
 from qfunc.frontend.refusals.already_quantized import quantizing_op_error
 from qfunc.frontend.refusals.assigned_buffers import refusing_assignments
+from qfunc.frontend.refusals.reserved_names import require_free_names
 from qfunc.frontend.source_location import packs_sequences, user_line
 from qfunc.graph.module import CapturedModule, ensure_submodule
 from qfunc.graph.record import attach, record_of
@@ -130,6 +131,7 @@ def from_program(program: torch.export.ExportedProgram, modes_of: nn.Module | No
     Guards on the inputs' shapes are omitted, because they would fix dynamic sizes.  Each submodule gets its mode from
     `modes_of`, or, without it, from the mode in which the program was exported.
     """
+    require_free_names((*program.state_dict, *program.constants))
     module: Any = program.module(check_guards=False)
     ours = set(program.graph_signature.user_inputs)
     inputs = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in ours]

@@ -56,6 +56,7 @@ def smaller(program: Program) -> Iterator[Program]:
         try:
             shorter = prune(candidate)
             replay(shorter)
+            replay(shorter, BATCH - 2)
         except MisfitError:
             continue
         if shorter not in seen:

@@ -28,13 +28,13 @@ class MisfitError(Exception):
 class Draft:
     """Statements so far, and the value of each name on the meta device."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, batch: int = BATCH) -> None:
         self.random = random.Random(seed)
         self.module = nn.Module()
         self.inputs: list[Input] = []
         self.layers: list[str] = []
         self.steps: list[str] = []
-        self.names: dict[str, Any] = {"self": self.module, "torch": torch, "F": F, "nn": nn, "math": math, "n": BATCH}
+        self.names: dict[str, Any] = {"self": self.module, "torch": torch, "F": F, "nn": nn, "math": math, "n": batch}
         self.count = 0
 
     def pick(self, *choices: T) -> T:
@@ -141,8 +141,8 @@ class Draft:
             return x
 
 
-def replay(program: Program) -> Draft:
-    """Return the draft of a program.
+def replay(program: Program, batch: int = BATCH) -> Draft:
+    """Return the draft of a program for this number of examples.
 
     Raises:
         MisfitError: it does not run.
@@ -151,7 +151,7 @@ def replay(program: Program) -> Draft:
     >>> replay(program).shape("y")
     (5, 2)
     """
-    draft = Draft("")
+    draft = Draft("", batch)
     for one in program.inputs:
         draft.inputs.append(one)
         draft.run(f"{one.name} = {one.code}")

@@ -8,7 +8,7 @@ from itertools import count
 
 from qfunc.testing.grammar.attention import TOKEN_BLOCKS, encoder_block, token_norm
 from qfunc.testing.grammar.convolutions import IMAGE_BLOCKS, activation, conv, norm, stage
-from qfunc.testing.grammar.draft import Draft, MisfitError
+from qfunc.testing.grammar.draft import BATCH, Draft, MisfitError, replay
 from qfunc.testing.grammar.ends import apply_blocks, head, image_input, input_range
 from qfunc.testing.grammar.naming import rename_parts
 from qfunc.testing.grammar.program import Program
@@ -137,11 +137,13 @@ def common_program(seed: int) -> Program:
 
 
 def _drawn(seed: int, families: Sequence[Callable[[Draft], tuple[str, ...]]], start: str) -> Program:
-    # The first draft that fits as a whole.
+    # The first draft that fits as a whole, for another number of examples too.
     for number in count():
         d = Draft(f"{start}, {number}")
         try:
-            return _completed(d, d.pick(*families)(d), seed)
+            drawn = _completed(d, d.pick(*families)(d), seed)
+            replay(drawn, BATCH - 2)
+            return drawn
         except MisfitError:
             continue
     raise AssertionError
