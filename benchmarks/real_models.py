@@ -6,40 +6,34 @@
 Nothing is fetched: a network whose package is missing is skipped with the reason, and so is a runtime.  A row has, of the
 file by qfunc's defaults: the lowest SQNR of an output against the float network, the score of the task, the latency over
 that of the float file in the same runtime (one example, by turns, minima), the share of multiply-accumulates on integers, and
-the verdict of `verify`, on eight examples.  "measured" is the same with the edit of `qfunc.measure_placement`.  Where the
-runtime is ONNX Runtime, the same of onnxruntime.quantization, static and dynamic; its dB are those of the first output.
+the verdict of `verify`, on eight examples.  "measured" is the same with the edit of `qfunc.measure_placement`.  Below them
+stand the other tools of the runtime, where they are installed (`pip install nncf ai-edge-quantizer`): onnxruntime.quantization,
+static and dynamic, NNCF and ai-edge-quantizer, each with its defaults; their dB are of the first output.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from interleave import interleaved
-from real_networks import NETWORKS, Batch, Missing, Real
+from real_networks import NETWORKS, Missing, Real
+from real_peers import PEERS, first, inputs
 from torch import Tensor
 
 import qfunc
 from qfunc import targets
 from qfunc.errors import QfuncError
-from qfunc.specs import Everything, Target, edit
+from qfunc.specs import Target, edit
 
 RUNTIMES = ("onnxruntime", "litert", "executorch_xnnpack", "openvino", "ncnn")
 SATURATING = ("onnxruntime", "openvino")
 """Without VNNI their kernels add pairs of products in 16 bits; weights of 7 bits fit, and "measured" has them, too."""
 COLUMNS = ("network", "runtime", "tool", "dB", "score", "int8 / float", "on integers", "flow, s", "verdict")
-
-
-def inputs(batch: Batch) -> list[Tensor]:
-    """Return the tensors of a batch."""
-    return [batch] if isinstance(batch, Tensor) else list(batch)
 
 
 def measured(target: Target, real: Real) -> Target:
@@ -73,50 +67,6 @@ def by_qfunc(tool: str, target: Target, real: Real) -> list[str]:
     ]
 
 
-def first(found: Any) -> Tensor:
-    """Return the first output."""
-    return found if isinstance(found, Tensor) else next(iter(found))
-
-
-def sqnr(wanted: Tensor, found: Tensor) -> float:
-    """Return 10 log10(sum(wanted^2) / sum((wanted - found)^2)), in dB."""
-    return 10 * float(torch.log10(wanted.double().square().sum() / (wanted - found).double().square().sum()))
-
-
-def by_onnxruntime(real: Real) -> Iterator[list[str]]:
-    """Yield the rows of onnxruntime.quantization: of static quantization with Q/DQ nodes, and of dynamic quantization."""
-    import onnxruntime as ort
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
-
-    plain = edit.skip(Everything())(targets.onnxruntime)
-    file = qfunc.deploy(plain)(qfunc.calibrate(real.calibration[:1], progress=False)(qfunc.quantize(plain)(real.model)))
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        paths = [str(Path(folder, f"{k}.onnx")) for k in range(4)]
-        Path(paths[0]).write_bytes(file.files["model.onnx"])
-        quant_pre_process(paths[0], paths[1])
-        names = [i.name for i in ort.InferenceSession(paths[0], options).get_inputs()]
-        rest = iter([{n: t.numpy() for n, t in zip(names, inputs(b), strict=True)} for b in real.calibration])
-        reader = type("Reader", (), {"get_next": lambda self: next(rest, None)})()
-        start = time.perf_counter()
-        quantize_static(paths[1], paths[2], reader, quant_format=QuantFormat.QDQ, per_channel=True)
-        middle = time.perf_counter()
-        quantize_dynamic(paths[1], paths[3], per_channel=True, weight_type=QuantType.QInt8)
-        taken = (middle - start, time.perf_counter() - middle)
-        wanted, given = first(real.model(*inputs(real.test))), [t.numpy() for t in inputs(real.test)]
-        sessions = [ort.InferenceSession(path, options) for path in (paths[0], *paths[2:])]
-        for tool, session, seconds in zip(("ort static", "ort dynamic"), sessions[1:], taken, strict=True):
-            found = torch.as_tensor(session.run(None, dict(zip(names, given, strict=True)))[0])
-            one = {n: v[:1] for n, v in zip(names, given, strict=True)}
-            works = {"float": lambda one=one: sessions[0].run(None, one), "int8": lambda s=session, one=one: s.run(None, one)}
-            times = interleaved(works, 40)
-            score = "" if real.score is None else f"{real.score(found, wanted):.1f}"
-            ratio = f"{min(times['int8']) / min(times['float']):.2f}"
-            yield [tool, f"{sqnr(wanted, found):.1f}", score, ratio, "", f"{seconds:.1f}", ""]
-
-
 def rows(names: Sequence[str], runtimes: Sequence[str], folder: Path | None) -> Iterator[list[str]]:
     """Yield the rows, skipped ones with the reason in place of figures."""
     for name in names:
@@ -138,9 +88,11 @@ def rows(names: Sequence[str], runtimes: Sequence[str], folder: Path | None) -> 
                 yield [name, runtime, *by_qfunc("measured", measured(target, real), real)]
             except (Missing, QfuncError) as error:
                 yield [name, runtime, f"skipped: {' '.join(str(error).split())[:100]}"]
-            if runtime == "onnxruntime":
-                for row in by_onnxruntime(real):
+            try:
+                for row in PEERS[runtime](real) if runtime in PEERS else ():
                     yield [name, runtime, *row]
+            except Missing as missing:
+                yield [name, runtime, f"skipped: {missing}"]
 
 
 def main() -> None:

@@ -58,6 +58,11 @@ class Latency:
     threads: int = 0
     why: str = ""
 
+    @property
+    def slower(self) -> bool:
+        """True if the file takes more than 1.05 times as long as the float file."""
+        return self.ratio is not None and self.ratio > SLOWER
+
     def __str__(self) -> str:
         """Return one clause."""
         if self.ratio is None:
@@ -65,6 +70,28 @@ class Latency:
         threads = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.threads else "threads as the runtime chooses"
         spread = f"spread {100 * (self.spread or 0.0):.0f} %"
         return f"{self.ratio:.2f} x the latency of the float file ({threads}, {spread})"
+
+
+@frozen
+class UnitCost:
+    """The time of one unit in a file and in the float file, by the runtime's profile.
+
+    Attributes:
+        unit: Its path.
+        seconds: Its time in the file, with the conversions of its result.
+        plain: Its time in the float file.
+
+    >>> print(UnitCost("conv", 1.6e-4, 5e-5))
+    conv (160 us, 50 us in float)
+    """
+
+    unit: str
+    seconds: float
+    plain: float
+
+    def __str__(self) -> str:
+        """Return one clause, in microseconds."""
+        return f"{self.unit} ({self.seconds * 1e6:.3g} us, {self.plain * 1e6:.3g} us in float)"
 
 
 @frozen
@@ -77,6 +104,8 @@ class Gain:
         latency: The latency beside the float file.
         size_ratio: The bytes of the file over the bytes of the float file; None if there is no float file.
         simulated: The lowest SQNR of the simulation's outputs in the last batch, if the lowest of the runtime is below 20 dB.
+        costs: The units that cost most beyond their time in float, if the file is slower than the float file and the runtime
+            has a profile.
     """
 
     outputs: tuple[OutputError, ...] = ()
@@ -84,6 +113,7 @@ class Gain:
     latency: Latency = Latency(why="it was not measured")
     size_ratio: float | None = None
     simulated: float | None = None
+    costs: tuple[UnitCost, ...] = ()
 
     @property
     def sqnr(self) -> float | None:
@@ -121,10 +151,10 @@ class Gain:
             if output.constant:
                 channels = f"{output.constant} of {output.channels} channels" if output.channels > 1 else "the whole output"
                 found.append(f"{output.name}: one value in {channels}, where the float network has several")
-        if self.latency.ratio is not None and self.latency.ratio > SLOWER:
-            found.append(
-                "slower than the float file: qfunc.measure_placement(target, inputs)(model) finds what is slower on integers"
-            )
+        if self.latency.slower:
+            named = f"the units that cost most are {', '.join(map(str, self.costs))}; " if self.costs else ""
+            cure = "qfunc.measure_placement(target, inputs)(model) finds what is slower on integers"
+            found.append(f"slower than the float file: {named}{cure}")
         return tuple(found)
 
 

@@ -17,8 +17,8 @@ from qfunc.specs.protocols.function import (
 from qfunc.specs.protocols.library import CodesLibrary, Library
 from qfunc.specs.protocols.lowering import BuildingLowering, BuiltNetwork, FormattedLowering, Lowering, PartwiseLowering
 from qfunc.specs.protocols.runner import (
-    ConditionalRunner, ExecutedView, FlippingRunner, InspectableRunner, LoadingRunner, LocatedRunner, OptionalRunner, RealView,
-    ReorderingRunner, Runner, ThreadedRunner,
+    ConditionalRunner, ExecutedView, FlippingRunner, InspectableRunner, LoadingRunner, LocatedRunner, OptionalRunner,
+    ProfilingRunner, RealView, ReorderingRunner, Runner, ThreadedRunner,
 )  # fmt: skip
 
 OPTIONAL: dict[type, tuple[type, ...]] = {
@@ -55,6 +55,7 @@ OPTIONAL: dict[type, tuple[type, ...]] = {
         ReorderingRunner,
         FlippingRunner,
         ThreadedRunner,
+        ProfilingRunner,
     ),
 }
 """Maps a protocol of required methods to the protocols of its optional methods."""
@@ -67,10 +68,11 @@ FORMER_METHODS = {"refuses": "schemes", "stores": "schemes", "with_names": "name
 
 __all__ = [
     "AppendingArithmetic", "Arithmetic", "BiasArithmetic", "BoundedArithmetic", "BuildingLowering", "BuiltNetwork",
-    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FORMER_METHODS", "FlippingRunner",
-    "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction", "Library", "LoadingRunner",
-    "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic", "NoiselessFunction", "OF_FORMATS", "OPTIONAL",
-    "OnnxFunction", "OptionalRunner", "PartwiseLowering", "Quantization", "RealArithmetic", "RealView", "RelaxedFunction",
-    "ReorderingRunner", "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction",
-    "SummingArithmetic", "ThreadedRunner",
+    "CodesLibrary", "ConditionalRunner", "Dequantization", "Estimator", "ExecutedView", "FORMER_METHODS",
+    "FlippingRunner", "FormattedLowering", "Function", "FusingArithmetic", "InspectableRunner", "LearnedFunction",
+    "Library", "LoadingRunner", "LocatedRunner", "Lowering", "MergeableEstimator", "MixtureArithmetic",
+    "NoiselessFunction", "OF_FORMATS", "OPTIONAL", "OnnxFunction", "OptionalRunner", "PartwiseLowering",
+    "ProfilingRunner", "Quantization", "RealArithmetic", "RealView", "RelaxedFunction", "ReorderingRunner",
+    "RoundingArithmetic", "RunTimeArithmetic", "Runner", "ScalableFunction", "SearchingFunction", "SummingArithmetic",
+    "ThreadedRunner",
 ]  # fmt: skip

@@ -51,6 +51,18 @@ class ThreadedRunner(Protocol):
 
 
 @runtime_checkable
+class ProfilingRunner(Protocol):
+    """A runner whose runtime says how long each operation takes."""
+
+    def profiled(self, artifact: Any, inputs: Any) -> Mapping[str, float]:
+        """Return the seconds of each operation for one batch, the least of several runs, by the name of its unit's tensor.
+
+        A name is a tensor of the file, such as "conv" or "conv.codes"; several operations of one name are summed.
+        """
+        ...
+
+
+@runtime_checkable
 class InspectableRunner(Protocol):
     """A runner that shows the tensors of codes inside an artifact.
 

@@ -22,6 +22,7 @@ from qfunc.specs.cpus import Cpu
 from qfunc.targets.onnxruntime.block_products import ModelWithProducts, model_with_products
 from qfunc.targets.onnxruntime.lstm_view import ModelWithLstms, model_with_lstms
 from qfunc.targets.onnxruntime.optimized_model import OptimizedModel, optimized_model
+from qfunc.targets.onnxruntime.profile import profile
 from qfunc.targets.onnxruntime.written_positions import with_checked_positions
 
 _MODEL = "model.onnx"
@@ -75,6 +76,11 @@ class OnnxRuntimeRunner:
             products = model_with_products(model, self.threads, self.machine) if self.optimise else None
             layers = model_with_lstms(model, self.machine) if self.optimise else None
             return products or layers or view(model, self.threads, self.machine)
+
+    def profiled(self, artifact: Any, inputs: Sequence[Any]) -> dict[str, float]:
+        """Return the seconds of each operation, by the names of the file; operations that the optimiser adds have their own."""
+        model = with_real_ends(file_of(files_of(artifact, "OnnxRuntimeRunner"), _MODEL))
+        return profile(model, inputs, self.threads, self.optimise)
 
     def checked(self) -> CheckedRuntime:
         """Return what a package for another machine needs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,9 @@ from qfunc.lowering.runner_support import (
 from qfunc.targets.openvino.units import float_products
 
 _MODEL = "model.onnx"
+_RUNS = 20
+_ADDED = re.compile(r"/WithoutBiases$|(_[a-z]{2,6}){2}_.*$")
+"""What OpenVINO adds to the name of a layer without its bias, and to the name of a tensor whose layout changes."""
 
 
 @frozen
@@ -93,7 +97,23 @@ class OpenVinoRunner:
         exact = artifact is not None and all(max(-s["low"], s["high"]) <= 64 for s in weights)
         return other_kernels() or (AMX if uses_amx() else "" if exact or has(*FOURS) else SATURATES)
 
-    def compiled(self, model: bytes, observed: Sequence[str] = (), shapes: Sequence[tuple[int, ...]] = ()) -> Any:
+    def profiled(self, artifact: Any, inputs: Sequence[Any]) -> dict[str, float]:
+        """Return the seconds of each operation, by the names of the file; a change of layout counts for the tensor it moves."""
+        model = file_of(files_of(artifact, "OpenVinoRunner"), _MODEL)
+        request = self.compiled(model, shapes=_shapes(inputs), profiled=True).create_infer_request()
+        times: dict[str, list[float]] = defaultdict(list)
+        for _ in range(_RUNS):
+            request.infer(_arrays(inputs))
+            taken: dict[str, float] = defaultdict(float)
+            for row in request.profiling_info:
+                taken[_ADDED.sub("", row.node_name)] += row.real_time.total_seconds()
+            for name, seconds in taken.items():
+                times[name].append(seconds)
+        return {name: min(seconds) for name, seconds in times.items()}
+
+    def compiled(
+        self, model: bytes, observed: Sequence[str] = (), shapes: Sequence[tuple[int, ...]] = (), profiled: bool = False
+    ) -> Any:
         """Return a compiled model with the quantized values of the tensors in `observed` as additional outputs.
 
         Axes that vary, the first apart, get their sizes from `shapes` before the model is compiled: with unknown sizes
@@ -122,7 +142,8 @@ class OpenVinoRunner:
         }
         if fixed:
             network.reshape(fixed)
-        return core.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        counts = {"PERF_COUNT": "YES"} if profiled else {}
+        return core.compile_model(network, "CPU", {"INFERENCE_PRECISION_HINT": "f32", **counts})
 
 
 @frozen(eq=False)

@@ -198,6 +198,25 @@ def test_the_latency_is_a_ratio_of_one_example(clock: Clock) -> None:
     assert "1.50 x the latency of the float file (3 threads, spread 0 %)" in str(report)
 
 
+@frozen
+class Profiled(Sleeping):  # type: ignore[misc]  # a test's own
+    """A runner whose runtime takes longer for one unit on integers, less for another, and moves a tensor besides."""
+
+    def profiled(self, artifact: Any, inputs: Sequence[Any]) -> dict[str, float]:
+        assert [len(x) for x in inputs] == [1]
+        if b"QuantizeLinear" in artifact.files["model.onnx"]:
+            return {"conv": 5e-4, "conv.codes": 1e-4, "fc": 1e-5, "Transpose": 1.0}
+        return {"relu": 2e-4, "fc": 2e-5}
+
+
+@pytest.mark.usefixtures("float_files", "clock")
+def test_the_units_that_cost_most_are_named_where_the_file_is_slower() -> None:
+    slow, fast = (verified(Net(), batches(), of_runner(Profiled(factor))).gain for factor in (1.5, 0.5))
+    assert [(c.unit, pytest.approx(c.seconds), pytest.approx(c.plain)) for c in slow.costs] == [("conv", 6e-4, 2e-4)]
+    assert "the units that cost most are conv (600 us, 200 us in float); qfunc.measure_placement(" in slow.remarks[-1]
+    assert fast.costs == ()
+
+
 @pytest.mark.usefixtures("float_files", "clock")
 def test_a_busy_machine_gives_no_ratio() -> None:
     report = verified(Net(), batches(), of_runner(Sleeping(1.0, noise=(0.0, 0.5, 0.9))))

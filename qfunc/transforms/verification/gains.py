@@ -17,9 +17,10 @@ from qfunc.specs import Target
 from qfunc.transforms.compare import compare
 from qfunc.transforms.deploy import Deployment
 from qfunc.transforms.verification.float_file import float_file, latency, size_ratio
+from qfunc.transforms.verification.unit_costs import unit_costs
 
 _NAMED = 3
-"""The number of tensors that a report names as the cause of its error."""
+"""The number of tensors, and of units, that a report names as the cause of its error, and of its time."""
 
 
 class Gains:
@@ -70,8 +71,10 @@ class Gains:
         plain = float_file(self.deployed, target)
         if isinstance(plain, str):
             return Gain(rows, losses, Latency(why=plain), simulated=simulated)
-        timed = latency(runner, artifact, plain, self._one_example()) if self.timed else Latency(why="it was not asked for")
-        return Gain(rows, losses, timed, size_ratio(artifact, plain), simulated)
+        example = self._one_example()
+        timed = latency(runner, artifact, plain, example) if self.timed else Latency(why="it was not asked for")
+        costs = unit_costs(runner, artifact, plain, example, self.deployed.partition, _NAMED) if timed.slower else ()
+        return Gain(rows, losses, timed, size_ratio(artifact, plain), simulated, costs)
 
     def _simulated(self) -> float | None:
         # The SQNR of the simulation in the last batch.
