@@ -63,7 +63,9 @@ class Tally:
 
     def add_bounded(self, deviation: Tensor, bound: Tensor) -> None:
         """Count the elements that deviate by more than their bound, and update the largest deviation, in bounds."""
-        share = torch.where(deviation == 0, 0.0, deviation / bound).nan_to_num(nan=torch.inf, posinf=torch.inf)
+        share = torch.where((deviation == 0) | bound.isposinf(), 0.0, deviation / bound).nan_to_num(
+            nan=torch.inf, posinf=torch.inf
+        )
         self.elements += share.numel()
         self.mismatches += int((share > 1).sum())
         if share.numel():

@@ -8,7 +8,7 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
   (C + 48) u times the largest magnitudes of the C channels near a place, multiplied by the largest of the weights; that is
   4 times the largest deviation of ncnn in 1,080 convolutions of 1 to 256 channels, and 1/511 of the bound of F(6, 3);
 - functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
-  errors; additions and products round once;
+  errors and u |x|, which is infinite where those leave the domain of f; additions and products round once;
 - products of n entries: n u times the product of the entries' magnitudes, plus what it grows by the inputs' errors;
 - einsums: as sums of products, with 2 u more for each operand; sums of windows and differences: as sums;
 - softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u; that
@@ -31,6 +31,7 @@ from qfunc.emulation.approximation import UNIT, Approximation, approximations, c
 from qfunc.emulation.moment_bounds import MOMENTS, SEVERAL_RESULTS
 from qfunc.emulation.norm_bounds import NORMS
 from qfunc.emulation.sum_bounds import SUMS
+from qfunc.graph.data_movement import reads_values
 from qfunc.ops.definition import Trait
 from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, has, kind_of
@@ -39,6 +40,8 @@ _U = UNIT
 _CURVE = 32
 _STEPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "round_decimals", "trunc", "trunc_divide")
 """Kinds whose results jump."""
+_VANISHED = 128
+"""The distance from the largest entry beyond which exponentials are 0 in float32."""
 _NEAR_ONE = 0.25
 """Activations such as ELU subtract exponentials near 1, whose rounding is an absolute error: 8 u for factors up to 2."""
 
@@ -59,7 +62,8 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     value = call(node, arguments, lambda a: a.value)
     if not isinstance(value, Tensor) or not value.is_floating_point():
         if not _has_tensors(value):
-            return value if _is_decided(value, arguments) else None
+            sized = not any(reads_values(node, n) for n in node.all_input_nodes)
+            return value if sized or _is_decided(value, arguments) else None
         if (several := SEVERAL_RESULTS.get(kind_of(node))) is not None and operands:
             return several(node, arguments, value)
         if not has(node, Trait.MOVES_VALUES):
@@ -120,22 +124,29 @@ def _has_tensors(value: Any) -> bool:
 
 def _entrywise(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     operands = approximations(arguments)
-    error = value.abs() * _U
-    if not has(node, Trait.ARITHMETIC) and not has(node, Trait.CLAMPS):
+    error, curve = _finite(value) * _U, not has(node, Trait.ARITHMETIC) and not has(node, Trait.CLAMPS)
+    if curve:
         error = (error + _NEAR_ONE * _U * has(node, Trait.ACTIVATION)) * _CURVE
         for operand in operands:
             if operand.value.shape == value.shape:
-                error = error + _CURVE * _U * operand.value.abs()
-    # A step within the rounding of an exact operand is taken in float64, or in float32 only.
-    rounding = _U if kind_of(node) in _STEPS else 0.0
-    reach = {id(operand): operand.error + rounding * operand.value.abs() for operand in operands}
+                error = error + _CURVE * _U * _finite(operand.value)
+    # A step within the rounding of an exact operand is taken in float64, or in float32 only; a curve may round its operand.
+    rounding = _U if curve or kind_of(node) in _STEPS else 0.0
+    reach = {id(operand): operand.error + rounding * _finite(operand.value) for operand in operands}
     inexact = [operand for operand in operands if bool(reach[id(operand)].any())]
+    leaves = any(bool(operand.error.any()) for operand in operands)  # the domain of f, within the errors before it
     largest = torch.zeros_like(value)
     for signs in itertools.product((-1.0, 1.0), repeat=len(inexact)):
         side = {id(operand): sign * reach[id(operand)] for operand, sign in zip(inexact, signs, strict=True)}
         moved = call(node, arguments, lambda a: a.value + side.get(id(a), 0.0))  # noqa: B023
-        largest = torch.fmax(largest, (moved - value).abs())
+        outside = moved.isnan() & ~value.isnan() & leaves
+        largest = torch.where(outside, math.inf, torch.fmax(largest, (moved - value).abs()))
     return error + largest
+
+
+def _finite(value: Tensor) -> Tensor:
+    # The magnitudes of entries, 0 for infinities, which float32 does not round.
+    return torch.where(value.isfinite(), value.abs(), 0.0)
 
 
 def _moved(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
@@ -163,7 +174,7 @@ def _logsumexp(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     dims = [dim] if isinstance(dim, int) else list(dim)
     largest, count = x.value.amax(dims, keepdim=keep), math.prod(x.value.shape[d] for d in dims)
     spread = (x.value - x.value.amax(dims, keepdim=True)).abs()
-    bounded = torch.where(spread.isfinite(), spread, 0.0).clamp(max=128).amax(dims, keepdim=keep)  # exp(-128) is 0 in float32
+    bounded = torch.where(spread.isfinite(), spread, 0.0).clamp(max=_VANISHED).amax(dims, keepdim=keep)
     rounding = (count + _CURVE + 2 * bounded + largest.abs() + 2 * value.abs()) * _U
     error: Tensor = 2 * x.error.amax(dims, keepdim=keep) + rounding
     return error
@@ -189,14 +200,14 @@ def _window_maximum(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 def _softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     x, dim = arguments[0], attribute(node, "dim")
     logits = -x.value if kind_of(node) == "softmin" else x.value
-    spread = (logits - logits.amax(dim, keepdim=True)).abs()
+    spread = (logits - logits.amax(dim, keepdim=True)).abs().clamp(max=_VANISHED)
     relative = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 2 * spread) * _U
     return value * torch.expm1(relative) + 2.0**-126
 
 
 def _log_softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     x, dim = arguments[0], attribute(node, "dim")
-    error: Tensor = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 4 * value.abs()) * _U
+    error: Tensor = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 4 * _finite(value)) * _U
     return error
 
 

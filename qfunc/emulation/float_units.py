@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
 from functools import partial
@@ -197,8 +198,10 @@ class FloatUnits:
         inputs = [self._read(n, node, state, known) for node in inside for n in node.all_input_nodes if n not in inside]
         if any(i is None for i in inputs):
             return None
-        if any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs):
-            coded = self.partition.output_encoding(output) is not None
+        inexact = any(isinstance(i, Approximation) and bool(i.error.any()) for i in inputs)
+        value, encoding = known.emulated.get(output.name), self.partition.output_encoding(output)
+        if inexact or not isinstance(value, Tensor):  # or sizes
+            coded = encoding is not None
             arithmetic = getattr(unit.kernel, "arithmetic", None)
             of_reals = isinstance(arithmetic, BoundedArithmetic) and not isinstance(arithmetic, SummingArithmetic)
             if isinstance(arithmetic, RunTimeArithmetic | MixtureArithmetic) or (coded and not of_reals):
@@ -206,9 +209,6 @@ class FloatUnits:
             for node in inside:
                 state[node] = self._approximate(node, state, known, None)
             return state[output]
-        value, encoding = known.emulated.get(output.name), self.partition.output_encoding(output)
-        if not isinstance(value, Tensor):
-            return None
         if encoding is not None and unit.integer:
             return Approximation.exact(_dequantized(value, encoding))
         return Approximation.exact(value) if value.is_floating_point() else value
@@ -274,8 +274,11 @@ class FloatUnits:
 
 
 def _deviation(real: Tensor, value: Approximation) -> Tensor:
-    # Equal infinities do not deviate, although their difference is no number.
-    return torch.where(real.double() == value.value, 0.0, (real.double() - value.value).abs())
+    # Equal infinities do not deviate, although their difference is no number; nor does NaN from NaN, or an overflow of float32.
+    wide, wanted = real.double(), value.value
+    overflows = wide.isinf() & (wanted.sign() == wide.sign()) & (wanted.abs() + value.error > torch.finfo(torch.float32).max)
+    same = (wide == wanted) | (wide.isnan() & wanted.isnan()) | overflows
+    return torch.where(same, 0.0, (wide - wanted).abs().nan_to_num(nan=math.inf, posinf=math.inf))
 
 
 def _bound(value: Approximation) -> Tensor:

@@ -15,15 +15,17 @@ from qfunc.specs import (
 )  # fmt: skip
 from qfunc.targets.onnx_qnn.lowering import QLinearLowering
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
-from qfunc.targets.onnxruntime.target import FLOAT_KERNELS
+from qfunc.targets.onnxruntime.mlas import Mlas
+from qfunc.targets.onnxruntime.target import IN_FLOAT, ONCE, RATIO
 
 U8 = Int(8, signed=False)
 BYTE = Scheme(U8, zero_point=ZeroPoint())
 WEIGHTED = Op(("conv", "linear"))
 POOLS = Op(("avg_pool", "adaptive_avg_pool", "global_avg_pool"))
+CURVES = ("softmax", "erf", "tanh", "sigmoid", "hardsigmoid")  # other curves and norms are several operators, and have a bound
 CLAMPS = FusionStep(Op(Trait.CLAMPS))
 MOVES = ("max_pool", "adaptive_max_pool", "reshape", "flatten", "transpose", "squeeze", "unsqueeze", "slice", "split",
-         "chunk", "expand")  # fmt: skip
+         "chunk", "expand", "resize", "pixel_unshuffle", "channel_shuffle")  # fmt: skip
 BYTES = (("input", (U8,)), ("weight", (U8,)), ("output", (U8,)))
 SCALARS = "Apache TVM, relay/frontend/onnx.py, get_scalar: 'scale and zero_point input must be scalars'"
 VECTORS = "ONNX operator specification, QLinearConv-10, w_scale: one scale, or one per output channel"
@@ -39,16 +41,19 @@ onnx_qnn = Target(
     ),
     fusions=(Fusion(WEIGHTED | Op(("add", "concat")) | POOLS, (CLAMPS,), integer_if=(ClampImplied(),)),),
     kernels=(
-        Kernel(Op(("conv", "linear", "global_avg_pool")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op(("conv", "linear")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(
             Op("adaptive_avg_pool") | Op("avg_pool") & Attr("divisor_override", None),
             FloatKernel(zero_point="before", function=WindowSum()),
+            integer_if=RATIO,
             formats=BYTES,
         ),
         Kernel(Op("concat"), FloatKernel(), formats=BYTES),
         Kernel(Op(MOVES), Copy(), integer_if=(SameQParams(),), formats=BYTES),
-        *FLOAT_KERNELS,
+        Kernel(Op(CURVES), FloatKernel(function=Mlas()), formats=IN_FLOAT),
+        Kernel(Op(ONCE), FloatKernel(), formats=IN_FLOAT),
     ),
     commuting=Op((*MOVES, "pad")),
     legality=(

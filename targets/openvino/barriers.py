@@ -17,6 +17,8 @@ from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel, copies
 _NORMS = ("LayerNormalization", "InstanceNormalization", "GroupNormalization")
 _WITH_CONSTANTS = ("Add", "Div", "Mul", "PRelu", "Sub")
 _NOT_INCREASING = ("Abs", "Gelu", "HardSwish", "Mish", "Mul", "PRelu")
+_OFFSET = 1.0001e-5
+"""The least offset s z that OpenVINO does not take for zero, and one rounding."""
 _LEAST = np.array(-3.4e38, np.float32)
 
 
@@ -83,7 +85,18 @@ def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
     # The plugin fuses the addition into a convolution, and omits the rounding of a quantizer between the two.
     # Of two convolutions it fuses the one without a quantizer.
     found = [_convolution(source, name) for name in node.input]
-    return [] if False in found else [i for i, quantized in enumerate(found) if quantized]
+    fused = [] if False in found else [i for i, quantized in enumerate(found) if quantized]
+    return [i for i, name in enumerate(node.input) if i in fused or _loses_offset(source, name)]
+
+
+def _loses_offset(source: QdqModel, name: str) -> bool:
+    # OpenVINO takes an offset s z of codes for zero below 1e-5, and adds the codes without it.
+    node = source.producers.get(name)
+    if node is None or node.op_type != "DequantizeLinear":
+        return False
+    scale, zero = (np.asarray(source.constants[n], np.float64) for n in node.input[1:3])
+    offset = scale * (zero - np.iinfo(source.constants[node.input[2]].dtype).min)
+    return bool(((offset > 0) & (offset < _OFFSET)).any())
 
 
 def _of_codes(source: QdqModel, name: str) -> bool:

@@ -427,6 +427,74 @@ def test_an_infinity_is_no_deviation_and_hides_none() -> None:
         assert (row.elements, row.mismatches) == (4, mismatches)
 
 
+EXTREMES: dict[str, Any] = {
+    "sqrt below 0": (torch.sqrt, [-1.0, 1.0, 2.0]),
+    "log below 0": (torch.log, [-1.0, 1.0, 2.0]),
+    "exp beyond float32": (torch.exp, [0.0, 1.0, 80.0, 95.0, 100.0]),
+    "exp to subnormals": (torch.exp, torch.linspace(-110, 0, 300).tolist()),
+    "tan near its poles": (lambda y: torch.tan(1.5 * y), torch.linspace(-3.0, 3.0, 3001).tolist()),
+    "log of a difference near 0": (lambda y: torch.log(1 - y.sigmoid()), torch.linspace(-5, 18, 300).tolist()),
+    "masked softmax": (lambda y: masked(y).softmax(-1), torch.linspace(-3, 3, 16).tolist()),
+    "masked log_softmax": (lambda y: masked(y).log_softmax(-1), torch.linspace(-3, 3, 16).tolist()),
+    "masked logsumexp": (lambda y: masked(y).logsumexp(-1), torch.linspace(-3, 3, 16).tolist()),
+    "masked attention": (lambda y: masked(y).softmax(-1) @ masked(y).softmax(-1), torch.linspace(-3, 3, 16).tolist()),
+}
+
+
+@frozen
+class Larger:
+    """A runner whose outputs are a hundredth too large; its view is the other runner's view."""
+
+    runner: Any
+
+    def run(self, artifact: Any, inputs: Any) -> Any:
+        return [torch.as_tensor(y) * 1.01 for y in self.runner.run(artifact, inputs)]
+
+    def inside(self, artifact: Any) -> Any:
+        return LargerView(self.runner.inside(artifact))
+
+
+class LargerView:
+    """The view of `Larger`."""
+
+    def __init__(self, view: Any) -> None:
+        self.view = view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.view, name)
+
+    def run(self, inputs: Any) -> Any:
+        outputs, codes = self.view.run(inputs)
+        return [torch.as_tensor(y) * 1.01 for y in outputs], codes
+
+
+def masked(y: Tensor) -> Tensor:
+    """Return rows of four without what follows each place."""
+    return y.view(y.shape[0], 1, 4, 4).masked_fill(torch.ones(4, 4).tril() == 0, float("-inf"))
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+@pytest.mark.parametrize("name", ["onnxruntime", "litert", "openvino"])
+def test_the_ends_of_a_domain_are_no_mismatch_and_hide_none(name: str, case: str) -> None:
+    """NaN, infinities and poles: what float32 allows is within its bound, and a hundredth more is not."""
+    function, values = EXTREMES[case]
+    target = getattr(targets, name)
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name]} is not installed")
+    if (name, case) == ("litert", "tan near its poles"):
+        return  # it has no tan
+    layer = nn.Conv2d(1, 1, 1, bias=False)
+    nn.init.ones_(layer.weight)
+    model, x = nn.Sequential(layer, Apply(function)).eval(), torch.tensor(values).view(1, 1, 1, -1)
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model))
+    report = qfunc.verify(target, latency=False)(calibrated, [x])
+    assert "mismatch" not in report.verdict, report
+
+    found = qfunc.verify(target, Larger(target.runtime.runner), latency=False)(calibrated, [x])
+    wide = case in ("exp beyond float32", "tan near its poles")  # a bound has 2^-22 of the largest element
+    assert wide or "mismatch" in found.verdict, found
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ncnn") is None, reason="ncnn is not installed")
 @pytest.mark.parametrize("channels", [1, 2, 3, 16])
 def test_winograd_s_transforms_are_within_the_bound_of_a_convolution(channels: int) -> None:

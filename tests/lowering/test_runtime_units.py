@@ -94,6 +94,45 @@ def test_a_move_is_right_before_and_after_its_quantizer(name: str) -> None:
     assert qfunc.verify(target)(done, [x]).agreement.startswith("bit-exact: 0 of")
 
 
+class ClampedMoves(nn.Module):
+    """Real values that are moved and then clamped to more than the range of their codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.RNN(4, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0].clamp(-1, 1))
+
+
+def test_a_clamp_of_moved_values_is_right_before_and_after_their_quantizer() -> None:
+    torch.manual_seed(0)
+    target, net, x = targets.onnxruntime, ClampedMoves().eval(), torch.randn(2, 7, 4)
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+    assert "bit-exact: 0 of" in qfunc.verify(target)(done, [x]).verdict
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        nn.Upsample(scale_factor=2),
+        nn.ChannelShuffle(2),
+        nn.PixelShuffle(2),
+        nn.PixelUnshuffle(2),
+        nn.GELU(),
+        nn.SiLU(),
+        nn.Flatten(),
+    ],
+    ids=lambda move: type(move).__name__,
+)
+def test_what_tvm_s_file_moves_on_codes(move: nn.Module) -> None:
+    torch.manual_seed(0)
+    target, net, x = targets.onnx_qnn, nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), move), torch.randn(2, 4, 6, 6)
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(net))
+    assert "mismatch" not in (verdict := qfunc.verify(target)(done, [x]).verdict), verdict
+    assert "bit-exact" in verdict
+
+
 def test_outputs_that_change_what_a_delegate_computes() -> None:
     plain, exposed = frozenset({"a.codes", "b.codes"}), frozenset({"b.codes", "c.codes"})
     assert changed_kernels(plain, plain, plain) == ""

@@ -15,7 +15,7 @@ from qfunc.analysis.lockstep import Ops
 from qfunc.analysis.operations.multiply_accumulates import multiply_accumulates
 from qfunc.graph.arguments import unflatten
 from qfunc.graph.constants import computable, value_of
-from qfunc.graph.data_movement import commutes, only_moves_codes
+from qfunc.graph.data_movement import only_moves_codes
 from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, op_of, returns_several, slots
 from qfunc.ops.sizes import is_number
@@ -93,10 +93,18 @@ def _state(unit: Unit, actual: Mapping[str, str], coded: bool) -> str | None:
 
 
 def _moves_before_quantizer(partition: Partition, unit: Unit) -> bool:
-    # A real value that is only moved has the same codes whether it is quantized before or after the move.
-    root = unit.group.root
-    coded = any(partition.encoding(source, root) is not None for slot, source in slots(root) if slot == "input")
-    return not coded and commutes(root, partition.context, partition.target) and only_moves_codes(root)
+    # A real value that is only moved has the same codes whether it is quantized before or after the move.  A clamp after the
+    # move is gone where the range of the codes implies it.
+    node = unit.group.root
+    while not _reads_codes(partition, node):
+        if not partition.context.has(node, Trait.CLAMPS):
+            return partition.context.has(node, Trait.MOVES_VALUES) and only_moves_codes(node)
+        node = node.all_input_nodes[0]
+    return False
+
+
+def _reads_codes(partition: Partition, node: fx.Node) -> bool:
+    return any(partition.encoding(source, node) is not None for slot, source in slots(node) if slot == "input")
 
 
 def units_not_compared(partition: Partition, compared: Set[str], shown: Set[str] | None) -> Iterator[tuple[str, str]]:
