@@ -9,6 +9,8 @@ import torch
 from attrs import frozen
 from torch import Tensor, fx
 
+from qfunc.ops.node import op_of
+
 UNIT = 2.0**-23
 """A bound of the relative error of one rounding to float32, twice over."""
 
@@ -46,6 +48,13 @@ def call(node: fx.Node, arguments: Any, of: Callable[[Approximation], Any]) -> A
     """Return what an op computes of tensors that stand for its approximations."""
     assert callable(node.target)
     return node.target(*_mapped(arguments, of))
+
+
+def setting(node: fx.Node, arguments: Any, name: str) -> Any:
+    """Return an argument of an op by its canonical name; numbers that are computed from sizes have their values."""
+    op = op_of(node)
+    assert op is not None
+    return arguments[op.parameters.index(name)]
 
 
 def _mapped(argument: Any, of: Callable[[Approximation], Any]) -> Any:

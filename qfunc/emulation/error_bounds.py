@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from qfunc.emulation.approximation import UNIT, Approximation, approximations, call
+from qfunc.emulation.approximation import UNIT, Approximation, approximations, call, setting
 from qfunc.emulation.moment_bounds import MOMENTS, SEVERAL_RESULTS
 from qfunc.emulation.norm_bounds import NORMS
 from qfunc.emulation.sum_bounds import SUMS
@@ -161,7 +161,7 @@ def _difference(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 def _glu(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     # a sigmoid(b): the sigmoid has a slope of at most 1/4, and an error of its own as an activation has.
-    x, dim = arguments[0], attribute(node, "dim")
+    x, dim = arguments[0], setting(node, arguments, "dim")
     (a, b), (a_error, b_error) = x.value.chunk(2, dim), x.error.chunk(2, dim)
     gate = torch.sigmoid(b)
     gate_error = b_error / 4 + _CURVE * _U * (gate + b.abs() * gate + _NEAR_ONE)
@@ -170,7 +170,7 @@ def _glu(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 
 def _logsumexp(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    x, dim, keep = arguments[0], attribute(node, "dim"), bool(attribute(node, "keepdim"))
+    x, dim, keep = arguments[0], setting(node, arguments, "dim"), bool(setting(node, arguments, "keepdim"))
     dims = [dim] if isinstance(dim, int) else list(dim)
     largest, count = x.value.amax(dims, keepdim=keep), math.prod(x.value.shape[d] for d in dims)
     spread = (x.value - x.value.amax(dims, keepdim=True)).abs()
@@ -181,16 +181,16 @@ def _logsumexp(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 
 def _pad(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
-    if attribute(node, "mode") != "constant":
+    if setting(node, arguments, "mode") != "constant":
         return call(node, arguments, lambda a: a.error)  # type: ignore[no-any-return]
-    padded: Tensor = F.pad(arguments[0].error, attribute(node, "pad"))
+    padded: Tensor = F.pad(arguments[0].error, setting(node, arguments, "pad"))
     return padded
 
 
 def _largest(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     x = arguments[0]
-    dims = attribute(node, "dim")
-    return torch.amax(x.error, dims, keepdim=bool(attribute(node, "keepdim")))
+    dims = setting(node, arguments, "dim")
+    return torch.amax(x.error, dims, keepdim=bool(setting(node, arguments, "keepdim")))
 
 
 def _window_maximum(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ def _window_maximum(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 
 def _softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    x, dim = arguments[0], attribute(node, "dim")
+    x, dim = arguments[0], setting(node, arguments, "dim")
     logits = -x.value if kind_of(node) == "softmin" else x.value
     spread = (logits - logits.amax(dim, keepdim=True)).abs().clamp(max=_VANISHED)
     relative = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 2 * spread) * _U
@@ -206,7 +206,7 @@ def _softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
 
 
 def _log_softmax(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    x, dim = arguments[0], attribute(node, "dim")
+    x, dim = arguments[0], setting(node, arguments, "dim")
     error: Tensor = 2 * x.error.amax(dim, keepdim=True) + (x.value.shape[dim] + _CURVE + 4 * _finite(value)) * _U
     return error
 

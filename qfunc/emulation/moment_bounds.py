@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from qfunc.emulation.approximation import UNIT, Approximation
+from qfunc.emulation.approximation import UNIT, Approximation, setting
 from qfunc.emulation.norm_bounds import spread_of
 from qfunc.ops.node import attribute
 
@@ -31,8 +31,8 @@ def _root(square: Tensor, error: Tensor) -> Tensor:
 
 def _variance(node: fx.Node, arguments: Any) -> tuple[Tensor, Tensor] | None:
     # The variance with its correction, and its error.
-    x, keep, correction = arguments[0], bool(attribute(node, "keepdim")), float(attribute(node, "correction"))
-    dims = _dims(x, attribute(node, "dim"))
+    x, keep, correction = arguments[0], bool(setting(node, arguments, "keepdim")), float(setting(node, arguments, "correction"))
+    dims = _dims(x, setting(node, arguments, "dim"))
     count = math.prod(x.value.shape[d] for d in dims)
     if count <= correction:
         return None
@@ -80,7 +80,7 @@ def _length(x: Approximation, order: float, dims: list[int]) -> tuple[Tensor, Te
 
 def _vector_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     x = arguments[0]
-    found = _length(x, float(attribute(node, "ord")), _dims(x, attribute(node, "dim")))
+    found = _length(x, float(setting(node, arguments, "ord")), _dims(x, setting(node, arguments, "dim")))
     return None if found is None else found[1].reshape(value.shape)
 
 
@@ -92,7 +92,9 @@ def _divisor(x: Approximation, order: float, dim: Any, eps: float) -> tuple[Tens
 
 def _normalize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     x = arguments[0]
-    found = _divisor(x, float(attribute(node, "p")), attribute(node, "dim"), float(attribute(node, "eps")))
+    found = _divisor(
+        x, float(setting(node, arguments, "p")), setting(node, arguments, "dim"), float(setting(node, arguments, "eps"))
+    )
     if found is None:
         return None
     error: Tensor = x.error / found[1] + x.value.abs() * (1 / found[1] - 1 / found[0]) + 4 * _U * value.abs()
@@ -102,7 +104,7 @@ def _normalize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
 def _cosine(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     shape = (arguments[0].value + arguments[1].value).shape
     a, b = (Approximation(o.value.expand(shape), o.error.expand(shape)) for o in arguments[:2])
-    dim, eps = attribute(node, "dim"), float(attribute(node, "eps"))
+    dim, eps = setting(node, arguments, "dim"), float(setting(node, arguments, "eps"))
     ends = _divisor(a, 2, dim, eps), _divisor(b, 2, dim, eps)
     if ends[0] is None or ends[1] is None:
         return None
@@ -117,7 +119,7 @@ def _cosine(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
 def _ordered(node: fx.Node, arguments: Any, value: Any) -> Any:
     # Values in their order move by at most the largest error; the places are known where there is no error.
     x, (values, places) = arguments[0], value
-    error = x.error.amax(attribute(node, "dim"), keepdim=values.ndim == x.value.ndim)
+    error = x.error.amax(setting(node, arguments, "dim"), keepdim=values.ndim == x.value.ndim)
     return Approximation(values, error.expand(values.shape)), None if bool(error.any()) else places
 
 

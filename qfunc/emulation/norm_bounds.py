@@ -12,34 +12,34 @@ from attrs import frozen
 from torch import Tensor, fx, nn
 
 from qfunc.emulation.approximation import UNIT as _U
-from qfunc.emulation.approximation import Approximation
-from qfunc.ops.node import attribute, parameters_of
+from qfunc.emulation.approximation import Approximation, setting
+from qfunc.ops.node import parameters_of
 
 
 def _layer_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    dims = list(range(-len(attribute(node, "normalized_shape")), 0))
-    return _scaled(node, arguments, value, _normalized(arguments[0], dims, float(attribute(node, "eps"))), last=True)
+    dims = list(range(-len(setting(node, arguments, "normalized_shape")), 0))
+    return _scaled(node, arguments, value, _normalized(arguments[0], dims, float(setting(node, arguments, "eps"))), last=True)
 
 
 def _rms_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    dims, eps = list(range(-len(attribute(node, "normalized_shape")), 0)), attribute(node, "eps")
+    dims, eps = list(range(-len(setting(node, arguments, "normalized_shape")), 0)), setting(node, arguments, "eps")
     least = torch.finfo(torch.float32).eps if eps is None else float(eps)
     return _scaled(node, arguments, value, _normalized(arguments[0], dims, least, centred=False), last=True)
 
 
 def _group_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
-    x, groups = arguments[0], int(attribute(node, "num_groups"))
+    x, groups = arguments[0], int(setting(node, arguments, "num_groups"))
     shape = (x.value.shape[0], groups, -1)
     rows = Approximation(x.value.reshape(shape), x.error.reshape(shape))
-    error = _normalized(rows, [2], float(attribute(node, "eps"))).reshape(x.value.shape)
+    error = _normalized(rows, [2], float(setting(node, arguments, "eps"))).reshape(x.value.shape)
     return _scaled(node, arguments, value, error, last=False)
 
 
 def _instance_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     x = arguments[0]
-    if not attribute(node, "use_input_stats"):
+    if not setting(node, arguments, "use_input_stats"):
         return None
-    error = _normalized(x, list(range(2, x.value.ndim)), float(attribute(node, "eps")))
+    error = _normalized(x, list(range(2, x.value.ndim)), float(setting(node, arguments, "eps")))
     return _scaled(node, arguments, value, error, last=False)
 
 
@@ -84,8 +84,8 @@ def _normalized(x: Approximation, dims: Sequence[int], eps: float, centred: bool
 
 def _response_norm(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     # The error of x d^-beta for d = k + alpha mean(x^2) over the channels near x; exp(-beta log d) has that of log d, too.
-    x, size = arguments[0], int(attribute(node, "size"))
-    alpha, beta, k = (float(attribute(node, name)) for name in ("alpha", "beta", "k"))
+    x, size = arguments[0], int(setting(node, arguments, "size"))
+    alpha, beta, k = (float(setting(node, arguments, name)) for name in ("alpha", "beta", "k"))
     v, e = x.value, x.error
 
     def mean(t: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx
 
 from qfunc.emulation.approximation import UNIT as _U
-from qfunc.emulation.approximation import Approximation, call
+from qfunc.emulation.approximation import Approximation, call, setting
 from qfunc.ops.node import attribute, kind_of, parameters_of
 
 _NOTHING = 2.0**-99
@@ -102,7 +102,7 @@ def _terms(node: fx.Node, arguments: Any, value: Tensor) -> int:
 
 def _resize(node: fx.Node, arguments: Any, value: Tensor) -> Tensor | None:
     # The positions are computed in float32: the weights of neighbours have an error in proportion to the size.
-    x, mode = arguments[0], attribute(node, "mode")
+    x, mode = arguments[0], setting(node, arguments, "mode")
     axes = list(range(2, x.value.ndim))
     largest = x.value.abs().amax(axes, keepdim=True)
     places = 4 * (max(x.value.shape[2:]) + 2) * _U * largest
