@@ -79,9 +79,9 @@ class EmulationBuilder:
         return self.graph.create_node(op.op, op.target, args, kwargs, self._name(name, result))
 
     def _name(self, name: str, result: bool = False) -> str:
-        name = re.sub(r"\W|^(?=\d)", "_", name)
+        name = re.sub(r"\W|^(?=\d)", "_", name, flags=re.ASCII)
         # torch.fx changes names that are used or of Python's own, and might give away one of `results`.
-        while not result and (name in self.results or name in self.used or fx.Graph().placeholder(name).name != name):
+        while not result and (name in self.results or name in self.used or not _is_kept(name)):
             name += "_"
         self.used.add(name)
         return name
@@ -138,3 +138,8 @@ class EmulationBuilder:
             pairs = (("scale", encoding.qparams.scale), ("zero_point", encoding.qparams.zero_point))
             self.by_channel[path] = [self.constant(t.detach(), f"{path}.{name}") for name, t in pairs]
         return self.by_channel[path]
+
+
+def _is_kept(name: str) -> bool:
+    # True if torch.fx gives a node this name, and no other.
+    return fx.Graph().create_node("placeholder", name, name=name).name == name

@@ -1,9 +1,10 @@
-"""Refuse members of a model whose names torch.fx's GraphModule has already."""
+"""Refuse members of a model whose names torch.fx cannot use: attributes of its GraphModule, and keywords of Python."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
+from keyword import iskeyword
 
 from torch import fx, nn
 
@@ -11,12 +12,13 @@ from qfunc.errors import CaptureError
 
 
 def require_free_names(names: Iterable[str]) -> None:
-    """Raise if a submodule, parameter or buffer of the model itself has the name of an attribute of `fx.GraphModule`.
+    """Raise if a member has the name of an attribute of `fx.GraphModule`, or if a part of its name is a keyword.
 
-    A captured network is a GraphModule, whose `graph` or `code` a submodule of that name would replace.
+    A captured network is a GraphModule, whose `graph` or `code` a submodule of that name would replace, and whose code
+    reads members as `self.name`.
 
     Args:
-        names: Names of members, such as `graph` or `head.weight`, of which the part before the first dot counts.
+        names: Names of submodules, parameters and buffers, such as `graph` or `head.weight`.
 
     Raises:
         CaptureError: names the member.
@@ -31,6 +33,13 @@ not have. Rename self.graph, or pass a module that contains the model: deeper me
     taken = _attributes()
     for name in names:
         first = name.partition(".")[0]
+        if (word := next(filter(iskeyword, name.split(".")), None)) is not None:
+            raise CaptureError(
+                where="capture",
+                found=f"a member {name!r} of the model, and {word!r} is a keyword of Python",
+                wanted="names that code can read as attributes",
+                do=f"Rename {word!r}; a key of an nn.ModuleDict is such a name, too.",
+            )
         if first in taken:
             raise CaptureError(
                 where="capture",
@@ -41,13 +50,13 @@ not have. Rename self.graph, or pass a module that contains the model: deeper me
 
 
 def members_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of a module's submodules, parameters and buffers.
+    """Return the names of the submodules, parameters and buffers of a module and of its submodules.
 
-    >>> members_of(nn.Linear(2, 3))
-    ('weight', 'bias')
+    >>> members_of(nn.Sequential(nn.Linear(2, 3)))
+    ('0', '0.weight', '0.bias')
     """
-    kinds = (model.named_children(), model.named_parameters(recurse=False), model.named_buffers(recurse=False))
-    return tuple(name for kind in kinds for name, _ in kind)
+    kinds = (model.named_modules(), model.named_parameters(), model.named_buffers())
+    return tuple(name for kind in kinds for name, _ in kind if name)
 
 
 @cache

@@ -16,6 +16,7 @@ COMMON = (
     "codes", "x_codes", "x_acc", "x_real", "x_output", "x_weight", "input_1", "input_0", "output_0", "state_0", "getitem",
     "getitem_1", "quantizers", "batch_norm", "mean", "softmax", "cat", "query", "value", "args", "values", "x_1", "tensor",
     "_tensor_constant0", "lifted_tensor_0", "p_weight", "b_table", "arg0_1", "l_x_", "node", "graph", "relu_1", "add_1",
+    "BN", "convA", "X", "Y", "Linear", "größe",
 )  # fmt: skip
 """Names of ops, tensors and parts, as authors and tools write them."""
 SUFFIXES = ("_1", "_0", "_codes", "_acc", "_real", "_output", "_weight", "_bias", "_quantized", "_scale")
