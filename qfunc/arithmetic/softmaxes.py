@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 from attrs import field, frozen
 
-from qfunc.arithmetic.computation import Computation
+from qfunc.arithmetic.computation import Computation, Constant
 from qfunc.arithmetic.unit import UnitSpec
+from qfunc.numerics.kernels.fixed_point import fixed_multiplier
 from qfunc.numerics.kernels.fixed_rows import masked_softmax_fixed, softmax_fixed
 from qfunc.numerics.kernels.integer import softmax_codes, softmax_float, softmax_table16
+from qfunc.numerics.kernels.requantize import requantize_fixed
 from qfunc.specs._check import ROUNDINGS, instance_of, one_of
 from qfunc.specs._values import readable
+
+_SHARE = 1 / 256
 
 
 @readable
@@ -95,11 +100,12 @@ class SoftmaxTable16:
 @readable
 @frozen
 class SoftmaxFixed:
-    """e_i = exp(s_x (q_i - max(q))) in 31 bits, y_i = R(e_i / sum(e) * 2^8) + z, all in 32-bit fixed point; s_y is 1/256.
+    """e_i = exp(s_x (q_i - max(q))) in 31 bits, p_i = R(e_i / sum(e) * 2^8), y_i = p_i + z, all in 32-bit fixed point.
 
     exp: a Taylor series within a quarter, times exp(-2^k) for each bit k above; 0 from s_x (max(q) - q_i) = 31 on.  The
     sum has 19 fractional bits, its reciprocal takes three steps of Newton's method, and R is half away.  Of a masked softmax
-    the maximum is that of the entries which the mask keeps; e_i of the others is 0.
+    the maximum is that of the entries which the mask keeps; e_i of the others is 0.  This is for s_y = 1/256 and the lowest
+    code as z; with others, y_i = R'(p_i M) + z with M = 1 / (256 s_y), as of `FixedPoint("half_up")`.
 
     Source: TFLite reference_ops Softmax; gemmlowp fixedpoint.h, exp_on_negative_values, one_over_one_plus_x_for_x_in_0_1.
 
@@ -114,9 +120,17 @@ class SoftmaxFixed:
     def kernel(self, unit: UnitSpec) -> Computation:
         """Return the codes of a softmax, with or without a mask."""
         x, *_ = unit.coded_inputs
+        zero, low, high = unit.code_range
+        plain = unit.coding.scale == _SHARE and zero == low
+        ends = (low, high) if plain else (0, 2**8)
         if unit.kind == "masked_softmax":
-            dropped = unit.arguments["drop"]
-            return Computation(masked_softmax_fixed, (x, dropped, x.coding.scale, *unit.code_range[1:]))
-        if unit.kind != "softmax":
+            shares = Computation(masked_softmax_fixed, (x, unit.arguments["drop"], x.coding.scale, *ends))
+        elif unit.kind == "softmax":
+            shares = Computation(softmax_fixed, (x, unit.arguments["dim"], x.coding.scale, *ends))
+        else:
             raise unit.unfit(self, ("softmax", "masked_softmax"))
-        return Computation(softmax_fixed, (x, unit.arguments["dim"], x.coding.scale, *unit.code_range[1:]))
+        if plain:
+            return shares
+        m, e = fixed_multiplier(torch.tensor(_SHARE / unit.coding.scale, dtype=torch.float64))
+        pair = Constant(m, "multiplier"), Constant(e, "shift")
+        return Computation(requantize_fixed, (shares, *pair, ["half_up"], zero, low, high))

@@ -40,6 +40,8 @@ _U = UNIT
 _CURVE = 32
 _STEPS = ("ceil", "floor", "floor_divide", "fmod", "frac", "remainder", "round", "round_decimals", "trunc", "trunc_divide")
 """Kinds whose results jump."""
+_SELECTIONS = ("where", "mask", "maximum", "minimum")
+"""Kinds whose results are entries of their operands."""
 _VANISHED = 128
 """The distance from the largest entry beyond which exponentials are 0 in float32."""
 _NEAR_ONE = 0.25
@@ -125,13 +127,15 @@ def _has_tensors(value: Any) -> bool:
 def _entrywise(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     operands = approximations(arguments)
     error, curve = _finite(value) * _U, not has(node, Trait.ARITHMETIC) and not has(node, Trait.CLAMPS)
-    if curve:
+    if kind_of(node) in _SELECTIONS:  # one of the entries, rounded to float32
+        error = (value - value.float()).abs()
+    elif curve:
         error = (error + _NEAR_ONE * _U * has(node, Trait.ACTIVATION)) * _CURVE
         for operand in operands:
             if operand.value.shape == value.shape:
                 error = error + _CURVE * _U * _finite(operand.value)
     # A step within the rounding of an exact operand is taken in float64, or in float32 only; a curve may round its operand.
-    rounding = _U if curve or kind_of(node) in _STEPS else 0.0
+    rounding = _U if (curve and kind_of(node) not in _SELECTIONS) or kind_of(node) in _STEPS else 0.0
     reach = {id(operand): operand.error + rounding * _finite(operand.value) for operand in operands}
     inexact = [operand for operand in operands if bool(reach[id(operand)].any())]
     leaves = any(bool(operand.error.any()) for operand in operands)  # the domain of f, within the errors before it

@@ -76,6 +76,9 @@ def _rank(node: Any) -> int | None:
     while isinstance(node, fx.Node) and op_of(node) is not None:
         if kind_of(node) == "flatten":
             return 2 if tuple(node.args[1:]) == (1, -1) else None
+        if kind_of(node) == "reshape":
+            shape = node.args[1]
+            return len(shape) if isinstance(shape, tuple | list) else None
         node = attribute(node, "input") if kind_of(node) == "linear" else _same_shape(node)
     return None
 

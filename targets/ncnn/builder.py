@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class NcnnBuilder:
     def serialize(self, outputs: Sequence[Blob]) -> dict[str, bytes]:
         """Return the two files; outputs are the blobs "out0", "out1", ..."""
         ends = [Layer("Noop", f"out{i}", (b,), (Blob(f"out{i}", b.shape),)) for i, b in enumerate(outputs)]
-        layers = _split([*self._used(outputs), *ends])
+        layers = _split([*self._used(outputs), *ends], self._fresh)
         blobs = sum(len(layer.outputs) for layer in layers)
         text = [str(MAGIC), f"{len(layers)} {blobs}", *map(_line, layers)]
         weights = b"".join(b"".join(layer.weights) for layer in layers)
@@ -145,24 +146,19 @@ _BINARY: dict[int, Callable[[float, float], float]] = {
 }  # fmt: skip
 
 
-def _split(layers: list[Layer]) -> list[Layer]:
-    # In ncnn a blob has one reader: each of several readers gets a copy.
-    readers: dict[str, int] = {}
+def _split(layers: list[Layer], fresh: Callable[[str], str]) -> list[Layer]:
+    # In ncnn a blob has one reader: each of several readers gets a copy, under a name that no blob has.
+    readers = Counter(blob.name for layer in layers for blob in layer.inputs)
+    copies: dict[str, Iterator[Blob]] = {}
+    result = []
     for layer in layers:
-        for blob in layer.inputs:
-            readers[blob.name] = readers.get(blob.name, 0) + 1
-    copied, result = dict.fromkeys(readers, 0), []
-    for layer in layers:
-        inputs = []
-        for blob in layer.inputs:
-            several = readers[blob.name] > 1
-            inputs.append(Blob(f"{blob.name}.{copied[blob.name]}", blob.shape) if several else blob)
-            copied[blob.name] += 1
-        result.append(Layer(layer.kind, layer.name, tuple(inputs), layer.outputs, layer.parameters, layer.weights))
+        inputs = tuple(next(copies[blob.name]) if blob.name in copies else blob for blob in layer.inputs)
+        result.append(Layer(layer.kind, layer.name, inputs, layer.outputs, layer.parameters, layer.weights))
         for blob in layer.outputs:
-            if readers.get(blob.name, 0) > 1:
-                copies = tuple(Blob(f"{blob.name}.{i}", blob.shape) for i in range(readers[blob.name]))
-                result.append(Layer("Split", f"{blob.name}.split", (blob,), copies))
+            if (count := readers[blob.name]) > 1:
+                made = tuple(Blob(fresh(f"{blob.name}.{i}"), blob.shape) for i in range(count))
+                result.append(Layer("Split", fresh(f"{blob.name}.split"), (blob,), made))
+                copies[blob.name] = iter(made)
     return result
 
 

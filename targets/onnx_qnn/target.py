@@ -41,7 +41,7 @@ onnx_qnn = Target(
     ),
     fusions=(Fusion(WEIGHTED | Op(("add", "concat")) | POOLS, (CLAMPS,), integer_if=(ClampImplied(),)),),
     kernels=(
-        Kernel(Op(("conv", "linear")), FloatMultiplier(), formats=BYTES),
+        Kernel(Op(("conv", "linear", "matmul")), FloatMultiplier(), formats=BYTES),
         Kernel(Op("global_avg_pool"), FloatMultiplier(), integer_if=RATIO, formats=BYTES),
         Kernel(Op("add"), SumFma(), formats=BYTES),
         Kernel(

@@ -62,7 +62,7 @@ def test_a_key_that_is_a_keyword(inputs):
         def forward(self, x):
             return self.parts[self.key](x)
 
-    with pytest.raises(CaptureError, match=r"'parts\.in.*', and 'in' is a keyword of Python"):
+    with pytest.raises(CaptureError, match=r"'parts\.in.*' of the model, and 'in' is a keyword of Python"):
         capture(inputs)(Net("in"))
     model = Net("inner")
     assert torch.equal(capture(inputs)(model)(X), model(X))

@@ -14,7 +14,7 @@ from qfunc.lowering.nhwc.writer import Writer
 from qfunc.numerics.kernels.fixed_rows import exponentials
 from qfunc.targets.tosa.builder import TosaBuilder
 from qfunc.targets.tosa.composed.integers import Integers
-from qfunc.targets.tosa.rescale import qparams_of, rescale
+from qfunc.targets.tosa.rescale import multiplier, qparams_of, rescale
 from qfunc.targets.tosa.schema import PROPAGATE
 
 LONGEST = 4095
@@ -51,7 +51,8 @@ def softmax(graph: TosaBuilder, inputs: list[NhwcTensor], out: NhwcTensor, field
     # The share is product * 2^-(23 + over), over = 12 - zeros, in two shifts and one rounding.
     over = i("SUB", _SUM_BITS + 1, zeros)
     share = i.right(i.right(product, 22, rounds=False), over, rounds=True)
-    rescale(graph, share, out, (np.array([1 << 30]), np.array([30])), output_zero=qparams_of(out)[1])
+    scale, zero = qparams_of(out)
+    rescale(graph, share, out, multiplier(np.array(1 / 256 / scale)), output_zero=zero)
 
 
 def masked_softmax(writer: Writer, nodes: list[onnx.NodeProto]) -> None:

@@ -189,6 +189,23 @@ def test_a_module_may_have_the_name_of_an_output_and_a_token_is_repeated():
 
 
 @needs_ncnn
+def test_copies_of_a_blob_have_names_that_no_blob_has():
+    class Rolled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(1, 2, 1)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            once = torch.roll(self.conv(x), (1, 1), (2, 3))
+            twice = torch.roll(once, (1, 2), (2, 3))  # "roll_1.0" is its first axis, and would be its first copy
+            return twice.relu(), twice.sigmoid()
+
+    model, batches = _calibrated(Rolled(), targets.ncnn, 2, 1, 8, 8)
+    report = qfunc.verify(targets.ncnn)(model, batches)
+    assert report.agreement.startswith("bit-exact"), report
+
+
+@needs_ncnn
 def test_a_network_without_codes_says_so():
     target = edit.skip(edit.op("conv"))(targets.ncnn)
     model, batches = _calibrated(nn.Sequential(nn.Conv2d(1, 8, 5), nn.GELU()), target, 2, 1, 9, 9)
