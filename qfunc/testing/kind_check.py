@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from qfunc.execution.distributed import ranks, require_group
-from qfunc.graph.selectors import kinds_of
-from qfunc.specs import AllOf, AnyOf, Copy, Op, Target, Unknown
-from qfunc.specs.selectors import Selector
+from qfunc.specs import Copy, Target, Unknown
+from qfunc.testing.default_networks import fused_acts, kinds_named
 from qfunc.testing.large_sums import large_sums
 from qfunc.testing.one_op import KINDS, networks_of, require_kind
 from qfunc.testing.shares import gather_results
@@ -17,8 +16,6 @@ from qfunc.transforms.validate import require_target_value
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-_ACTS = (("relu", "relu"), ("relu6", "clip"))
 
 
 def check_each_kind(
@@ -52,8 +49,7 @@ def check_each_kind(
     """
     require_target_value(target, "testing.check_each_kind")
     require_group(group, "check_each_kind")
-    fused = {kind for fusion in target.fusions for step in fusion.then for kind in _kinds(step.op)}
-    acts = (None, *(act for act, kind in _ACTS if kind in fused))
+    acts = fused_acts(target)
     checked = tuple(dict.fromkeys(_computed(target) if kinds is None else kinds))
     for kind in checked:
         require_kind(kind)
@@ -75,13 +71,4 @@ def check_each_kind(
 
 def _computed(target: Target) -> tuple[str, ...]:
     kernels = [k for k in target.kernels if not isinstance(k.arithmetic, Copy | Unknown)]
-    return tuple(dict.fromkeys(kind for k in kernels for kind in _kinds(k.unit) if kind in KINDS))
-
-
-def _kinds(selector: Selector) -> Iterator[str]:
-    match selector:
-        case Op():
-            yield from kinds_of(selector)
-        case AllOf(of) | AnyOf(of):
-            for part in of:
-                yield from _kinds(part)
+    return tuple(dict.fromkeys(kind for k in kernels for kind in kinds_named(k.unit) if kind in KINDS))

@@ -102,6 +102,19 @@ def networks_of(
     return SmallNet((block,), seed), x
 
 
+def network_of(kind: str) -> nn.Module:
+    """Return a small network of one op of a kind, without an activation.
+
+    >>> network_of("add"), network_of("sigmoid")
+    (OnePair('add', act=None), OneOp('sigmoid'))
+    """
+    if kind in _PAIRS:
+        return OnePair(kind).eval()
+    if kind in _CURVES:
+        return OneOp(kind).eval()
+    return SmallNet((Block(_LAYERS[kind], 3, 4, 3),))
+
+
 def require_kind(kind: str) -> None:
     """Refuse a kind of ops without networks of one op.
 

@@ -141,6 +141,14 @@ def tensors(
     return torch.tensor(draw(st.lists(element, min_size=count, max_size=count)), dtype=dtype).reshape(shape)
 
 
+BLOCKS = ("conv", "conv", "depthwise", "grouped", "add", "mul", "concat", "max_pool", "avg_pool")
+"""The blocks of `small_models`; a repeated one is drawn more often."""
+ACTS = (None, "relu", "relu6")
+"""The activations of `small_models`."""
+TAILS = ("adaptive", "mean")
+"""The global pools of `small_models`."""
+
+
 @st.composite
 def small_models(draw: st.DrawFn, *, max_blocks: int = 4) -> tuple[SmallNet, Tensor]:
     """Draw (network, example input [2, 3, 11, 13]): 1 to `max_blocks` random blocks, a global pool and a linear layer.
@@ -148,22 +156,32 @@ def small_models(draw: st.DrawFn, *, max_blocks: int = 4) -> tuple[SmallNet, Ten
     Blocks: convolutions (dense, grouped, depthwise, dilated, strided) with batch norm and relu or relu6,
     residual add and mul, concat, max and average pools.  Evaluation mode; shrinks to one 1x1 convolution.
     """
+    return draw(chains(max_blocks=max_blocks))
+
+
+@st.composite
+def chains(
+    draw: st.DrawFn, *, blocks: Sequence[str] = BLOCKS, acts: Sequence[str | None] = ACTS, tails: Sequence[str] = TAILS,
+    max_blocks: int = 4,
+) -> tuple[SmallNet, Tensor]:  # fmt: skip
+    """Draw (network, example input [2, 3, 11, 13]) as `small_models`, of some of its blocks, activations and global pools.
+
+    Without global pools, the networks end with their last block.
+    """
     channels, steps = 3, list[Block]()
     for _ in range(draw(st.integers(1, max_blocks))):
-        step, channels = draw(_steps(channels))
+        step, channels = draw(_steps(channels, tuple(blocks), tuple(acts)))
         steps.append(step)
-    tail = draw(st.sampled_from(("adaptive", "mean")))
-    net = SmallNet(
-        (*steps, Block(tail), Block("linear", channels, draw(st.sampled_from((5, 10))))), draw(st.integers(0, 2**16))
-    )
+    if tails:
+        steps += [Block(draw(st.sampled_from(tails))), Block("linear", channels, draw(st.sampled_from((5, 10))))]
+    net = SmallNet(tuple(steps), draw(st.integers(0, 2**16)))
     generator = torch.Generator().manual_seed(net.seed + 1)
     return net, torch.randn((2, 3, 11, 13), generator=generator)
 
 
 @st.composite
-def _steps(draw: st.DrawFn, channels: int) -> tuple[Block, int]:
-    kind = draw(st.sampled_from(("conv", "conv", "depthwise", "grouped", "add", "mul", "concat", "max_pool", "avg_pool")))
-    act = draw(st.sampled_from((None, "relu", "relu6")))
+def _steps(draw: st.DrawFn, channels: int, blocks: tuple[str, ...], acts: tuple[str | None, ...]) -> tuple[Block, int]:
+    kind, act = draw(st.sampled_from(blocks)), draw(st.sampled_from(acts))
     if kind in ("max_pool", "avg_pool"):
         return Block(kind, kernel=draw(st.sampled_from((2, 3))), stride=1), channels
     norm, bias = draw(st.booleans()), draw(st.booleans())

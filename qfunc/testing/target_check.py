@@ -16,6 +16,7 @@ from qfunc.execution.batches import tensors_of, warn_caller
 from qfunc.execution.distributed import ranks, require_group
 from qfunc.placement.without_effect.required_units import without_required_units
 from qfunc.specs import Target
+from qfunc.testing.default_networks import default_networks
 from qfunc.testing.large_sums import large_sums
 from qfunc.testing.laws.arithmetic import ARITHMETIC_LAWS
 from qfunc.testing.laws.artifact import ARTIFACT_LAWS
@@ -24,7 +25,6 @@ from qfunc.testing.laws.target import TARGET_LAWS
 from qfunc.testing.overflow_models import overflow_models
 from qfunc.testing.pipeline import BEFORE_TIES, BESIDE_POWERS, BESIDE_TIES, POWERS, Example, Pipeline
 from qfunc.testing.shares import gather_results
-from qfunc.testing.strategies import small_models
 from qfunc.testing.validate import exemptions, require_broken, require_examples
 from qfunc.transforms.validate import require_target_value
 
@@ -84,19 +84,20 @@ def check_target(
         run: run(artifact, inputs) -> outputs, a chip or its simulator; None for the target's own runner. Without either, a
             warning says that the emulation is compared with nothing.
         models: (module, input) pairs, or a strategy of them; an input is a tensor or a tuple of tensors.  None for
-            `strategies.small_models()`, after layers whose sums are large beside their codes (biases of 2^22 to 2^29),
-            and networks whose sums overflow the accumulators of the target's kernels, if
-            layers of up to 4,096 inputs do.  They also have ops that the target leaves in float, such as a global mean,
-            which the runner executes as well; beside these, errors of one code are not seen at the outputs.  So give models
-            of the chip's own ops if the runner shows outputs only; `strategies.networks_of` draws networks of one op, and
-            `check_each_kind` checks each kind of op with them.
+            `strategies.small_models()`, or for networks of those of its ops that the target takes, after layers whose sums
+            are large beside their codes (biases of 2^22 to 2^29), and networks whose sums overflow the accumulators of the
+            target's kernels, if layers of up to 4,096 inputs do.  They also have ops that the target leaves in float, such as
+            a global mean, which the runner executes as well; beside these, errors of one code are not seen at the outputs.
+            So give models of the chip's own ops if the runner shows outputs only; `strategies.networks_of` draws networks of
+            one op, and `check_each_kind` checks each kind of op with them.
         examples: The number of models drawn from a strategy.
         settings: Hypothesis settings in place of `examples` derandomized examples.
         exempt: Laws that the target breaks by design, each with the reason: {law: reason}.
         group: The processes that share the models, of which each is checked by one; by default the default group of
             torch.distributed, if there is one. All its processes must call this with the same arguments.
     Raises:
-        SpecError: not a target, not a number of examples, or a name in `exempt` that is not a law.
+        SpecError: not a target, not a number of examples, a name in `exempt` that is not a law, or no `models` for a target
+            that quantizes no op of `strategies.small_models` and of `strategies.networks_of`.
         AssertionError: the law that fails and the difference; for models, the smallest one found, as code, the first
             unit that differs, its codes, sums and qparams, and what all its codes that differ have in common; or an exempt
             law of the target as a value that holds. The other processes of a group raise it too, and name the rank.
@@ -163,7 +164,7 @@ def _check_models(
     if models is None:
         for model in islice((*overflow_models(target), *large_sums(target)), rank, None, number):
             check(model)
-    strategy: SearchStrategy[Any] = small_models() if models is None else models
+    strategy: SearchStrategy[Any] = default_networks(target) if models is None else models
     if number > 1:  # all ranks draw the same; the rank is drawn with the model, so that a failure is shrunk on that rank
         strategy = tuples(strategy, integers(0, number - 1)).map(lambda drawn: drawn[0] if drawn[1] == rank else None)
     chosen(given(strategy.map(_Shown))(lambda shown: check(shown.model)))()
