@@ -88,8 +88,9 @@ def raised(error: BaseException) -> str:
 
 
 def run_error(
-    error: Exception, runner: Any, given: Sequence[tuple[int, ...]], deployed: Sequence[tuple[int, ...]], where: str
-) -> VerifyError:
+    error: Exception, runner: Any, given: Sequence[tuple[int, ...]], deployed: Sequence[tuple[int, ...]], where: str,
+    *, view: bool = False,
+) -> VerifyError:  # fmt: skip
     """Return the error of a runner that fails on a batch: of the batch's shapes, if those of the artifact differ.
 
     Args:
@@ -98,6 +99,7 @@ def run_error(
         given: The shapes of the batch.
         deployed: The shapes of the artifact's inputs, of any number of examples.
         where: The step and the batch.
+        view: The error is that of the view that the runner's `inside` returns.
     """
     own = type(runner).__module__.startswith("qfunc.")
     found = f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
@@ -107,6 +109,9 @@ def run_error(
         do += "For other sizes, calibrate on batches of several."
         return VerifyError(where=where, found=found, wanted="inputs that the artifact takes", do=do)
     name, found = type(runner).__name__, found if own else raised(error)
+    if view and not own:
+        do = f"Correct the run of the view that {name}.inside returns."
+        return VerifyError(where=where, found=found, wanted=f"an artifact that the view of {name} runs", do=do)
     do = f"Report the model and the version of {name}'s package: the shapes are right." if own else f"Correct {name}.run."
     return VerifyError(where=where, found=found, wanted=f"an artifact that {name} runs", do=do)
 

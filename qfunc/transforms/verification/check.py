@@ -47,6 +47,7 @@ from qfunc.transforms.verification.units import (
     wrong_executions,
     wrong_predictions,
 )
+from qfunc.transforms.verification.view import as_numbers, require_shape, shown_by, view_of
 
 NUMBERS = "numbers, which have codes"
 """What `verify` wants before quantizers: a network that is NaN as codes cannot be compared."""
@@ -70,8 +71,8 @@ class Verification:
         self.reason = _unknown(target)
         self.emulation = None if self.reason else build_emulation(self.partition)
         can_inspect = isinstance(runner, InspectableRunner) and self.emulation is not None
-        self.inside = runner.inside(self.artifact) if can_inspect else None
-        shown = frozenset[str]() if self.inside is None else self.inside.tensors
+        self.inside = view_of(runner, self.artifact) if can_inspect else None
+        shown = frozenset[str]() if self.inside is None else frozenset(self.inside.tensors)
         self.encodings = {} if self.emulation is None else code_nodes(self.partition, self.emulation, shown)
         self.joined = isinstance(self.inside, ModelWithCodes) and self.inside.joined
         self.reals_joined = self.joined or isinstance(self.inside, RealView)
@@ -150,7 +151,7 @@ class Verification:
 
     def in_order(self, outputs: list[Any], like: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
         """Return the runtime's outputs as tensors, in the model's layout."""
-        runtime = [torch.as_tensor(v) for v in outputs]
+        runtime = [as_numbers(v, f"verify, output {i} of the runtime") for i, v in enumerate(outputs)]
         if not isinstance(self.runner, Runner) or len(runtime) != len(like):
             return runtime
         examples, joined = _examples(leaves), self.reals_joined
@@ -165,8 +166,13 @@ class Verification:
         except VerifyError:
             raise
         except Exception as e:
-            raise run_error(e, self.runner, [tuple(v.shape) for v in leaves], self.shapes, where) from e
-        return _require_list(run[0]), run[1]
+            sizes = [tuple(v.shape) for v in leaves]
+            raise run_error(e, self.runner, sizes, self.shapes, where, view=self.inside is not None) from e
+        if self.inside is None:
+            return _require_list(run[0]), {}
+        names = [*(f"{path}.codes" for path, _ in self.encodings.values()), *self.reals.values()]
+        outputs, shown = shown_by(self.runner, run, names)
+        return _require_list(outputs), shown
 
     def forced(self, leaves: list[Tensor], shown: dict[str, Any]) -> TeacherForced:
         """Return the emulation in which each unit has the inputs that it has in the runtime, as far as these are shown."""
@@ -180,6 +186,7 @@ class Verification:
         # Also run each unit on the inputs that it has in the runtime, to find the units that cause a difference.
         examples, forced = _examples(leaves), self.forced(leaves, codes)
         unknown_codes: list[tuple[str, Tensor]] = []
+        misshapen: list[tuple[str, Tensor, Tensor]] = []
 
         def compare(name: str, value: Any) -> None:
             if name in self.encodings:
@@ -187,6 +194,9 @@ class Verification:
                 if bool(value.isnan().any()):
                     unknown_codes.append((path, value))
                 actual = in_model_order(codes[f"{path}.codes"], value, examples, joined=self.joined)
+                if actual.shape != value.shape:
+                    misshapen.append((path, actual, value))  # torch.fx would rewrite an error that is raised here
+                    return
                 self.tallies.of(path, "codes").add(value, actual, 1.0)
             if name in self.reals:
                 path = self.reals[name]
@@ -198,6 +208,8 @@ class Verification:
             arguments = with_fixed_arguments(self.emulation, leaves)
             interpreter = ObservingInterpreter(self.emulation, compare, {*self.encodings, *self.reals})
             outputs = _tensors(interpreter.run(*arguments, enable_io_processing=False))
+            for path, actual, value in misshapen[:1]:
+                require_shape(actual, value, self.runner, f"{path}.codes")
             for path, value in unknown_codes[:1]:
                 _require_numbers(value, f"{where}, tensor {path!r}")
             differs = self.inside is not None and (
