@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from attrs import evolve
 from torch import fx, nn
 
 from qfunc.errors import CalibrationError, CaptureError, EmulationError, SpecError, a_or_an
@@ -79,15 +80,19 @@ def require_public(target: Target) -> None:
 def require_target(model: fx.GraphModule, target: Target, step: str) -> Record:
     """Raise if a model was quantized for other hardware than a target's.
 
+    The runner may differ: it runs the artifact, and decides nothing about the numbers.
+
     Raises:
         EmulationError: it was; the message lists the differences.
     """
     record = require_stage(model, "quantized", step)
     assert record.target is not None
-    if record.target.hardware() != target.hardware():
+    runner = target.runtime.runner
+    expected = evolve(record.target, runtime=evolve(record.target.runtime, runner=runner))
+    if expected.hardware() != target.hardware():
         raise EmulationError(
             where=f"{step}({target.name})",
-            found=f"a model quantized for other hardware:\n{diff(record.target, target.with_algorithm_of(record.target))}\n",
+            found=f"a model quantized for other hardware:\n{diff(expected, target.with_algorithm_of(record.target))}\n",
             wanted=f"the hardware of {record.target.name!r}",
             do="Pass the target that the model was quantized for, or quantize for this one.",
         )

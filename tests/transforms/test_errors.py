@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from attrs import evolve
+from attrs import evolve, frozen
 from torch import Tensor, nn
 
 import qfunc
 from qfunc import specs, targets
-from qfunc.errors import QfuncError
+from qfunc.errors import EmulationError, QfuncError
 from qfunc.specs import Op, edit
+from qfunc.targets.runtimes import OnnxRuntimeRunner
 from tests.onnxruntime_target import ONNXRUNTIME
 from tests.transforms.checks import calibrated, quantized
 from tests.transforms.nets import network
@@ -21,6 +22,14 @@ from tests.transforms.nets import network
 TARGET = ONNXRUNTIME
 OTHER = evolve(TARGET, commuting=TARGET.commuting & ~Op("pad"))
 BATCH = torch.randn(2, 3, 8, 8)
+
+
+@frozen
+class Zeros:
+    """A wrong runner."""
+
+    def run(self, artifact: Any, inputs: Any) -> Any:
+        return [0 * v for v in OnnxRuntimeRunner(optimise=False).run(artifact, inputs)]
 
 
 def told(action: Callable[[], object], kind: str, text: str) -> None:
@@ -238,6 +247,18 @@ def test_another_target(step: str) -> None:
     assert "commuting" in text
     # The algorithm half may differ: it has done its work.
     actions[step](edit.pipe(TARGET, edit.activations(estimator=qfunc.estimators.Ema()), edit.weights(bits=4)))
+
+
+def test_the_runner_of_the_target_may_differ() -> None:
+    """A runner decides nothing about the numbers: each step takes the target with another one, and verify runs that one."""
+    _, x, done = calibrated("residual")
+    other = evolve(TARGET, runtime=evolve(TARGET.runtime, runner=Zeros()))
+    assert qfunc.deploy(other)(done).files["model.onnx"] == qfunc.deploy(TARGET)(done).files["model.onnx"]
+    assert torch.equal(qfunc.emulate(other)(done)(x), qfunc.emulate(TARGET)(done)(x))
+    assert qfunc.verify(other, latency=False)(done, [x]).mismatches > 0
+    named = evolve(other, runtime=evolve(other.runtime, name="another"))
+    with pytest.raises(EmulationError, match="found a model quantized for other hardware"):
+        qfunc.deploy(named)(done)
 
 
 def test_arithmetic_that_is_not_public() -> None:
