@@ -17,7 +17,9 @@
     python -m qfunc check A         check the laws of qfunc.testing.check_target: exit code 1 if one fails
 
 A and B: a name in qfunc.targets ("tensorrt", "academic(4, 8)"), "module:attribute", or a JSON file of specs.to_json or
-artifact.save.  With --json a command prints one JSON value.  Errors are one line on standard error, with exit code 2.
+artifact.save.  A file of a target with classes of your own names them, and imports no module: give deploy and verify
+--target module:attribute, the target that holds them.  With --json a command prints one JSON value.  Errors are one line on
+standard error, with exit code 2.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from attrs import asdict
 from qfunc import specs
 from qfunc.command_line.target_argument import target_of
 from qfunc.errors import QfuncError, SpecError
+from qfunc.specs._values import classes_and_functions
 
 Result = tuple[Any, str, int]
 """The result of a command: a JSON value, a text, and the exit code."""
@@ -87,7 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     deploy.add_arguments(add("deploy", deploy.run, "write the files of a saved quantized model"))
     diagnose.add_arguments(add("diagnose", diagnose.run, "find out why a model loses accuracy"))
     add("inspect", _inspect, "print the tensors and units of an artifact", "DIR")
-    add("verify", _verify, "check a saved artifact or model", "DIR")
+    verify = add("verify", _verify, "check a saved artifact or model", "DIR")
+    verify.add_argument("--target", metavar="A", help="the target of the files, if it holds classes of your own")
     add("targets", _targets, "list the targets")
     add("show", _show, "print a target", "A")
     add("diff", _diff, "print where two targets differ", "A", "B")
@@ -128,7 +132,8 @@ def _verify(parsed: argparse.Namespace) -> Result:
     from qfunc.proof.saved import with_proof_check
     from qfunc.proof.saved_check import check_saved
 
-    result = with_proof_check(parsed.dir, check_saved(parsed.dir))
+    classes = () if parsed.target is None else tuple(classes_and_functions(target_of(parsed.target)))
+    result = with_proof_check(parsed.dir, check_saved(parsed.dir, classes))
     skipped = sum(r.outcome == "skipped" for r in result.rows)
     passed = f"no check failed, {skipped} skipped" if skipped else "every check passed"
     text = f"{result.kind} for {result.target}: {passed if result.good else 'FAILED'}\n"

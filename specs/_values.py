@@ -39,6 +39,21 @@ def constructor_arguments(value: Any) -> dict[str, Any] | None:
     return None if fields is None else {argument: getattr(value, name) for argument, name in fields}
 
 
+def classes_and_functions(value: Any) -> set[Any]:
+    """Return the classes of the parts of a frozen value, and the functions in it, as `from_json` takes them.
+
+    >>> Point = attrs.make_class("Point", ["x"], frozen=True)
+    >>> classes_and_functions((Point(classes_and_functions), 1)) == {Point, classes_and_functions}
+    True
+    """
+    if isinstance(value, tuple):
+        return set().union(*map(classes_and_functions, value))
+    if isinstance(value, FunctionType):
+        return {value}
+    fields = constructor_arguments(value)
+    return set() if fields is None else {type(value)}.union(*map(classes_and_functions, fields.values()))
+
+
 @cache
 def _constructor_fields(kind: type) -> tuple[tuple[str, str], ...] | None:
     # (argument of the constructor, attribute) of the fields of a class.

@@ -8,8 +8,11 @@ from typing import Any
 
 from qfunc.command_line.calibration_data import inputs_of, read_batches
 from qfunc.command_line.quantize import add_output, read_program, write
+from qfunc.command_line.target_argument import HOLDER, naming, target_of
 from qfunc.graph.record import record_of
+from qfunc.specs._values import classes_and_functions
 from qfunc.transforms.storage.save_load import load
+from qfunc.transforms.validate import require_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.pt2", type=Path, help="the file of torch.export.save that was quantized")
     parser.add_argument("saved", metavar="SAVED", type=Path, help="a folder of qfunc.save, or of quantize --save")
     parser.add_argument("--data", metavar="DATA", help="examples to verify the files with, as for quantize")
+    help_text = "the target that the model was quantized for, if it holds classes of your own"
+    parser.add_argument("--target", metavar="A", help=help_text)
     add_output(parser)
 
 
@@ -28,8 +33,12 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
     """
     program = read_program(parsed.model)
     batches = None if parsed.data is None else read_batches(parsed.data, inputs_of(program), parsed.batch)
-    model = load(parsed.saved)(program)
+    target = None if parsed.target is None else target_of(parsed.target)
+    with naming(HOLDER):
+        model = load(parsed.saved, classes=tuple(classes_and_functions(target)))(program)
     record = record_of(model)
     assert record is not None
     assert record.target is not None
+    if target is not None:
+        require_target(model, target, "deploy")
     return write(parsed, record.target, model, batches)

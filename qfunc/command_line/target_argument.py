@@ -6,6 +6,8 @@ import ast
 import importlib
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ from qfunc.errors import QfuncError, SpecError, a_or_an
 from qfunc.files.fields import Object, require
 from qfunc.files.folder import read_file
 from qfunc.files.json_text import parse
-from qfunc.lowering.report_fields import read_target
+from qfunc.lowering.report_fields import lacks_classes, read_target
 from qfunc.specs import Target
 
+HOLDER = "Give --target module:attribute, a target of a module that holds them."
+"""What to do about a file that names classes and functions of a user's."""
 _DO = "Give a name in qfunc.targets, module:attribute, or a JSON file."
 
 
@@ -42,14 +46,30 @@ def target_of(text: str) -> Target:
     return value
 
 
+@contextmanager
+def naming(do: str) -> Iterator[None]:
+    """Raise an error of classes and functions that a file names and nothing gives with another cure.
+
+    Raises:
+        SpecError: names the option of the command line.
+    """
+    try:
+        yield
+    except SpecError as e:
+        if not lacks_classes(e):
+            raise
+        raise SpecError(where=e.where, found=e.found, wanted=e.wanted, do=do) from e
+
+
 def _of_file(path: Path) -> Any:
     if not os.path.isfile(path):
         found = "a directory" if os.path.isdir(path) else "no such file or directory"
         raise SpecError(where=repr(str(path)), found=found, wanted="a JSON file", do=_DO)
     report = parse(read_file(path.resolve()), str(path))  # the user may name a link
-    if isinstance(report, dict) and "target" in report:
-        return read_target(require(Object(), report["target"], str(path), "target"), str(path), "target")
-    return read_target(report, str(path))
+    with naming("Give module:attribute, the target of a module, in place of the file."):
+        if isinstance(report, dict) and "target" in report:
+            return read_target(require(Object(), report["target"], str(path), "target"), str(path), "target")
+        return read_target(report, str(path))
 
 
 def attribute_of(text: str, do: str) -> Any:

@@ -98,7 +98,12 @@ def _require_lengths(tensors: list[dict[str, Any]], file: str) -> None:
             raise damage_error(file, f"tensors[{i}].zero_point", found, wanted)
 
 
-def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any] = ()) -> Target:
+def lacks_classes(error: SpecError) -> bool:
+    """Return True if an error of `read_target` is that the user's classes and functions in the target are not given."""
+    return error.found.startswith(("unknown class", "unknown function"))
+
+
+def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any] = (), call: str = "from_json(text") -> Target:
     """Return the target in the value of a JSON text.
 
     Args:
@@ -106,6 +111,7 @@ def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any
         file: The name of the file in errors.
         field: The field of the file that holds the target, "" for the whole file.
         classes: User-defined classes and functions in the target.
+        call: The beginning of the call that takes them, for errors.
     Raises:
         SpecError: names the file, and the field of the target.
     """
@@ -113,7 +119,7 @@ def read_target(document: Any, file: str, field: str = "", classes: Iterable[Any
         target = specs.from_json(json.dumps(document), classes)
     except SpecError as e:
         where = f"{file}: {field}, {e.where}" if field else f"{file}: {e.where}"
-        raise SpecError(where=where, found=e.found, wanted=e.wanted, do=e.do) from e
+        raise SpecError(where=where, found=e.found, wanted=e.wanted, do=e.do.replace("from_json(text", call)) from e
     if not isinstance(target, Target):
         raise damage_error(file, field, f"the spec {short(target)}", "a Target")
     return target

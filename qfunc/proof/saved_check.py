@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from attrs import astuple, frozen
 
-from qfunc.errors import QfuncError, VerifyError, first_line
+from qfunc.errors import QfuncError, SpecError, VerifyError, first_line
 from qfunc.files.bit_planes import require_planes
 from qfunc.files.folder import read_file, read_folder
 from qfunc.files.json_text import parse
 from qfunc.files.tensors import read_tensors
 from qfunc.lowering.artifact import REPORT, Artifact, digests
-from qfunc.lowering.report_fields import ARTIFACT, DTYPES, SAVED_MODEL, read_report, read_target
+from qfunc.lowering.report_fields import ARTIFACT, DTYPES, SAVED_MODEL, lacks_classes, read_report, read_target
 from qfunc.specs import Scheme, Target
 from qfunc.specs.protocols import InspectableRunner, OptionalRunner, Runner
 from qfunc.targets.compressed_tensors.runner import TransformersRunner
@@ -52,7 +52,7 @@ class SavedReport:
         return all(r.outcome != "failed" for r in self.rows)
 
 
-def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
+def check_saved(directory: str | os.PathLike[str], classes: Iterable[Any] = ()) -> SavedReport:
     """Check a directory that `artifact.save` or `qfunc.save` wrote.
 
     Of an artifact: its report and target can be read; each file has the SHA-256 in the report, else a runtime that reads
@@ -63,6 +63,9 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     report, target and tensors can be read, every quantizer of the graph has its tensors, and each scale is finite and
     positive (not 0, if the target has signed scales), if it was calibrated.
 
+    Args:
+        directory: The directory.
+        classes: User-defined classes and functions in the target.
     Raises:
         VerifyError: no such directory, or nothing that qfunc wrote.
         FileError: a damaged report, or a link in place of a file.
@@ -76,7 +79,7 @@ def check_saved(directory: str | os.PathLike[str]) -> SavedReport:
     artifact = isinstance(document := parse(content, file), dict) and "files" in document
     saved = os.path.isfile(place / _TENSORS) and not artifact  # artifacts have files of this name, too
     report = read_report(content, SAVED_MODEL if saved else ARTIFACT, file)
-    target, row = _target(report)
+    target, row = _target(report, classes)
     rows = _model_checks(place, report, target) if saved else _artifact_checks(place, report, target)
     name = target.name if target is not None else _name(report["target"].get("spec"))
     return SavedReport("quantized model" if saved else "artifact", name, (row, *rows))
@@ -95,12 +98,16 @@ def _check(name: str, action: Callable[[], str]) -> Check:
         return Check(name, "failed", first_line(e))
 
 
-def _target(report: dict[str, Any]) -> tuple[Target | None, Check]:
+def _target(report: dict[str, Any], classes: Iterable[Any]) -> tuple[Target | None, Check]:
     try:
-        target = read_target(report["target"], REPORT, "target")
+        target = read_target(report["target"], REPORT, "target", classes, "check_saved(directory")
+    except SpecError as e:
+        if not lacks_classes(e):
+            return None, Check("target", "failed", str(e))
+        do = "Give the command verify --target module:attribute, a target of a module that holds them."
+        return None, Check("target", "skipped", f"{e.where}: found {e.found}, wanted {e.wanted}. {do}")
     except QfuncError as e:
-        own = e.found.startswith("unknown class")  # the user's own are known to their program only
-        return None, Check("target", "skipped" if own else "failed", str(e))
+        return None, Check("target", "failed", str(e))
     return target, Check("target", "ok", target.name)
 
 

@@ -108,7 +108,10 @@ class Codec:
             raise SpecError(where=where, found=short(document["spec"]), wanted="a spec", do=do)
         own = {self._name(c): c for c in _checked(classes)}
         known = self._known if _class_names(document["spec"]) <= {*self._known, *own} else self._every
-        return _decode(document["spec"], {**known, **own})
+        every = {**known, **own}
+        if missing := {name: key for name, key in _own_names(document["spec"]).items() if name not in every}:
+            raise _not_given(missing)
+        return _decode(document["spec"], every)
 
     def _name(self, thing: Any) -> str:
         return self._names.get(thing) or self._every_name.get(thing) or f"{thing.__module__}:{thing.__qualname__}"
@@ -156,6 +159,29 @@ def _class_names(value: Any) -> set[str]:
     return own.union(*map(_class_names, value.values()))
 
 
+def _own_names(value: Any) -> dict[str, str]:
+    # The names of the user's classes and functions in the order of the text, each with the word for it.
+    if isinstance(value, list):
+        return {name: word for part in value for name, word in _own_names(part).items()}
+    if not isinstance(value, dict):
+        return {}
+    name, word = (value["is function"], "function") if "is function" in value else (value.get("is"), "class")
+    found = {name: word} if isinstance(name, str) and ":" in name else {}
+    return found | {name: word for part in value.values() for name, word in _own_names(part).items()}
+
+
+def _not_given(missing: Mapping[str, str]) -> SpecError:
+    groups, given = list[str](), list[str]()
+    for word, words in (("class", "classes"), ("function", "functions")):
+        names = [name for name, of in missing.items() if of == word]
+        groups += [f"{word if len(names) == 1 else words} {', '.join(map(repr, names))}"] if names else []
+        given += [name.split(":")[-1] for name in names]
+    one = len(missing) == 1
+    wanted = f"a {next(iter(missing.values()))} of qfunc" if one else "classes and functions of qfunc"
+    do = f"Pass {'it' if one else 'them'}: from_json(text, classes=({', '.join(given)}{',' if one else ''}))."
+    return SpecError(where="from_json", found=f"unknown {' and '.join(groups)}", wanted=wanted, do=do)
+
+
 def _decode(value: Any, known: dict[str, Any]) -> Any:
     if isinstance(value, list):
         return tuple(_decode(v, known) for v in value)
@@ -174,12 +200,9 @@ def _decode(value: Any, known: dict[str, Any]) -> Any:
 
 
 def _unknown(name: Any, known: Iterable[str]) -> SpecError:
-    if isinstance(name, str) and ":" in name:
-        wanted, do = "a class of qfunc", f"Pass it: from_json(text, classes=({name.split(':')[-1]},))."
-    else:
-        near = difflib.get_close_matches(str(name), known, 3, 0.5)
-        wanted = f"a class of qfunc{', such as ' + ', '.join(near) if near else ''}"
-        do = "Write the name that the class has now, or write the spec again with to_json."
+    near = difflib.get_close_matches(str(name), known, 3, 0.5)
+    wanted = f"a class of qfunc{', such as ' + ', '.join(near) if near else ''}"
+    do = "Write the name that the class has now, or write the spec again with to_json."
     return SpecError(where="from_json", found=f"unknown class {name!r}", wanted=wanted, do=do)
 
 

@@ -240,7 +240,7 @@ def test_it_survives_files(tmp_path: Any) -> None:
     classes = (TwoRoundings, Multiplier, RealSums)
     assert from_json(text, classes=classes) == CHIP
     assert pickle.loads(pickle.dumps(CHIP)) == CHIP
-    with pytest.raises(SpecError, match=r"Pass it: from_json\(text, classes=\(Multiplier,\)\)"):
+    with pytest.raises(SpecError, match=r"Pass them: from_json\(text, classes=\(.*Multiplier.*\)\)"):
         from_json(text)
     model, x = calibrated()
     qfunc.save(tmp_path / "saved")(model)

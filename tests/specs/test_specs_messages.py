@@ -166,6 +166,15 @@ MESSAGES = [
         "from_json: found unknown class 'mine:Half', wanted a class of qfunc. Pass it: from_json(text, classes=(Half,)).",
     ),
     (
+        lambda: from_json('{"schema": 1, "spec": [{"is": "mine:Half", "f": {"is function": "mine:f"}}, {"is": "mine:B"}]}'),
+        "from_json: found unknown classes 'mine:Half', 'mine:B' and function 'mine:f', wanted classes and functions of qfunc. "
+        "Pass them: from_json(text, classes=(Half, B, f)).",
+    ),
+    (
+        lambda: from_json('{"schema": 1, "spec": {"is function": "mine:f"}}'),
+        "from_json: found unknown function 'mine:f', wanted a function of qfunc. Pass it: from_json(text, classes=(f,)).",
+    ),
+    (
         lambda: from_json('{"schema": 1, "spec": {"is": "Keep"}}'),
         "from_json: found unknown class 'Keep', wanted a class of qfunc, such as KeepFloat, Kernel. "
         "Write the name that the class has now, or write the spec again with to_json.",

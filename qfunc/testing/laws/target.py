@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterator
-from types import FunctionType
 from typing import Any
 
 import attrs
@@ -31,7 +30,7 @@ from qfunc.specs import (
     from_json,
     to_json,
 )
-from qfunc.specs._values import constructor_arguments
+from qfunc.specs._values import classes_and_functions, constructor_arguments
 from qfunc.specs.legality import never_an_op
 from qfunc.testing.laws.data_movement import commuting_ops_commute
 
@@ -42,7 +41,7 @@ _SLOTS = ("input", "weight", "bias", "output")
 def round_trips(target: Target) -> None:
     """Check that JSON, pickle and deepcopy preserve the target and its hash, and that its repr is code."""
     text = to_json(target)
-    again = from_json(text, tuple({v for v in _parts(target) if isinstance(v, type | FunctionType)}))
+    again = from_json(text, tuple(classes_and_functions(target)))
     assert again == target, "from_json(to_json(target)) is another target"
     assert to_json(again) == text, "to_json is not stable"
     assert hash(again) == hash(target), "equal targets have different hashes"
@@ -151,14 +150,13 @@ def _kinds(selector: Selector) -> tuple[str, ...]:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    # All parts of a value, itself included, and the classes of parts with fields, which from_json needs.
+    # All parts of a value, itself included.
     yield value
     fields = constructor_arguments(value)
     if isinstance(value, tuple):
         for part in value:
             yield from _parts(part)
     elif fields is not None:
-        yield type(value)
         for part in fields.values():
             yield from _parts(part)
 

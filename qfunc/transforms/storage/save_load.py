@@ -145,7 +145,7 @@ def load(
             wanted, do = "the float model that was quantized, which the files do not contain", "Write load(directory)(model)."
             raise CalibrationError(where=f"load({str(path_to_files)!r})", found="a Tensor", wanted=wanted, do=do)
         report = _report(path_to_files)
-        target = read_target(report["target"], str(path_to_files / REPORT), "target", classes)
+        target = read_target(report["target"], str(path_to_files / REPORT), "target", classes, "load(directory")
         file, coded = str(path_to_files / _TENSORS), report.get("codes", {})
         state = read_tensors(path_to_files / _TENSORS)
         require_planes(state, coded, file)
