@@ -80,8 +80,16 @@ def test_a_wrong_statement_about_the_chip_is_found(monkeypatch):
 
 
 def test_an_arithmetic_has_less_than_thirty_lines_and_runs():
-    (block,) = blocks("pycon")
+    block, _ = blocks("pycon")
     assert len([line for line in block.splitlines() if line.startswith((">>> ", "... "))]) < 30
+    runs(block)
+
+
+def test_a_pass_runs_as_the_page_shows():
+    runs(blocks("pycon")[1])
+
+
+def runs(block):
     example = doctest.DocTestParser().get_doctest(block, {"__name__": "page"}, "new_target.md", None, 0)
     assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
 
