@@ -156,7 +156,7 @@ def _check_models(
         for model in islice(models, rank, None, number):
             check(model)
         return coarse, alone
-    slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example, HealthCheck.filter_too_much]
     chosen = settings or hypothesis.settings(
         max_examples=examples, derandomize=True, deadline=None, database=None, report_multiple_bugs=False, print_blob=False,
         phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=slow,

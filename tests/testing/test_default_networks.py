@@ -98,10 +98,10 @@ def test_a_chip_of_one_op_has_networks_of_it() -> None:
     assert kinds(ADDER) == {"add"}
 
 
-def test_ops_with_refused_attributes_are_not_drawn() -> None:
-    dense = evolve(
-        ONNXRUNTIME, legality=Refuse(Op("conv") & ~Attr("groups", 1), because="one group (manual, 2)", do="Use one group.")
-    )
+@pytest.mark.parametrize("attribute", ["groups", "dilation"])
+def test_ops_with_refused_attributes_are_not_drawn(attribute: str) -> None:
+    refused = Op("conv") & ~Attr(attribute, 1 if attribute == "groups" else (1, 1))
+    dense = evolve(ONNXRUNTIME, legality=Refuse(refused, because="not in the manual", do="Use another."))
     assert "conv" in kinds(dense)  # else quantize refuses one
 
 
