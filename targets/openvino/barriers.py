@@ -76,8 +76,8 @@ def _protected(source: QdqModel, node: onnx.NodeProto) -> list[int]:
         # OpenVINO averages codes, and rounds the means to codes, if arithmetic on real values follows.
         return [0] if _of_codes(source, node.input[0]) else []
     if node.op_type == "Clip":
-        # OpenVINO clips codes to the codes nearest to its bounds, and codes that are multiplied by a number, too.
-        return [0] if _of_codes(source, _multiplied(source, node.input[0])) else []
+        # OpenVINO clips codes to the codes nearest to its bounds, also behind arithmetic with constants.
+        return [0] if _of_codes(source, _before_constants(source, node.input[0])) else []
     if node.op_type in _WITH_CONSTANTS and (index := _beside_constants(source, node)) is not None:
         return [index]
     if node.op_type != "Add":
@@ -108,9 +108,9 @@ def _of_codes(source: QdqModel, name: str) -> bool:
     return moves and any(_of_codes(source, each) for each in (node.input if node.op_type == "Concat" else node.input[:1]))
 
 
-def _multiplied(source: QdqModel, name: str) -> str:
-    # The tensor that constants multiply.
-    while (node := source.producers.get(name)) is not None and node.op_type == "Mul":
+def _before_constants(source: QdqModel, name: str) -> str:
+    # The tensor before arithmetic with constants.
+    while (node := source.producers.get(name)) is not None and node.op_type in ("Add", "Div", "Mul", "Sub"):
         computed = [each for each in node.input if not _constant_size(source, each)]
         if len(computed) != 1:
             break

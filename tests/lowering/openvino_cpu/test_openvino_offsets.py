@@ -30,3 +30,19 @@ def test_a_sum_of_tiny_codes_is_the_emulation_s(factor: float) -> None:
     report = qfunc.verify(target)(calibrated, [x])
     assert "bit-exact" in report.verdict or report.incomparable, report
     assert report.incomparable or (report.sqnr or 0.0) > 30
+
+
+@pytest.mark.parametrize("before", ["1 + x", "x + 0.3", "2 * x + 1", "3 * x + 0.5"])
+def test_codes_behind_arithmetic_are_clipped_as_reals(before: str) -> None:
+    """OpenVINO clips codes to the codes nearest to the bounds, unless a barrier stands before the clip."""
+    pytest.importorskip("openvino")
+
+    class Clipped(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = eval(before, {"x": x})
+            return y.clamp(-1, 1)
+
+    x, target = torch.randn(6, 6, generator=torch.Generator().manual_seed(2)), targets.openvino
+    calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(target, (x,))(Clipped()))
+    report = qfunc.verify(target)(calibrated, [x])
+    assert "mismatch" not in report.verdict, report
