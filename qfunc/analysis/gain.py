@@ -128,7 +128,10 @@ class Gain:
     def __str__(self) -> str:
         """Return one line."""
         clauses = [] if self.sqnr is None else [f"{decibels_text(self.sqnr)} to the float network"]
-        clauses += [] if self.top1 is None else [f"top-1 agrees in {100 * self.top1:.4g} %"]
+        scored = [o for o in self.outputs if o.top1 is not None]
+        if self.top1 is not None:
+            worst = next(o.name for o in scored if o.top1 == self.top1)
+            clauses.append(f"top-1 {f'of {worst} ' if len(scored) > 1 else ''}agrees in {100 * self.top1:.4g} %")
         size = [] if self.size_ratio is None else [f"{self.size_ratio:.2f} x its size"]
         return "; ".join([*clauses, str(self.latency), *size])
 

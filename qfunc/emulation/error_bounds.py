@@ -128,7 +128,7 @@ def _entrywise(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     operands = approximations(arguments)
     error, curve = _finite(value) * _U, not has(node, Trait.ARITHMETIC) and not has(node, Trait.CLAMPS)
     if kind_of(node) in _SELECTIONS:  # one of the entries, rounded to float32
-        error = (value - value.float()).abs()
+        error = torch.where(value.isfinite(), (value - value.float()).abs(), 0.0)
     elif curve:
         error = (error + _NEAR_ONE * _U * has(node, Trait.ACTIVATION)) * _CURVE
         for operand in operands:

@@ -24,7 +24,13 @@ def image(step: OpContext, blob: Blob, rank: int) -> Blob:
     """
     if len(blob.shape) != rank + 1:
         found, wanted = f"{len(blob.shape)} axes for each example", f"{rank + 1}: channels and those of the window"
-        raise step.refuse(found, wanted, "Make the batch the first axis.")
+        fixed = len(blob.shape) == rank + 2
+        do = (
+            "Capture the model with a batch of 1, or a batch whose size may vary."
+            if fixed
+            else "Make the batch the first axis."
+        )
+        raise step.refuse(found, wanted, do)
     return blob if rank == 2 else step.rows_of(blob, (blob.shape[0], 1, *blob.shape[1:]))
 
 
