@@ -13,6 +13,8 @@ from random import Random
 import pytest
 from mutants.guards import module_of, ranked, sources
 from mutants.mutant import Changes
+from mutants.trials import PASSED, Result
+from mutants.verdicts import CAUGHT, Trial, Trials
 from mutations import ROOT, of_each, part_of, sampled
 
 TESTS = Path(__file__).parent
@@ -108,6 +110,21 @@ def test_every_verdict(tmp_path: Path) -> None:
 )
 def test_lines_with_mutants(text: str, lines: set[int]) -> None:
     assert Changes.of(text).by_line.keys() == lines
+
+
+def test_mutants_that_ask_for_one_test_have_jobs_of_their_own() -> None:
+    text = "def f(x):\n    return x > 7 and x < 9 and x != 8\n"
+    changes = Changes.of(text, "qfunc/a.py")
+    mutants = [changes.mutant(2, number) for number in range(1, 4)]
+    trials = Trials({mutant: Trial.of(mutant, ["tests/test_a.py"], 10.0) for mutant in mutants})
+    failing = [Result(job, 1, 0.1, "tests/test_a.py::test_f", 0, False, "") for job in trials.first()]
+    (first,), (second,) = trials.follow(failing[0]), trials.follow(failing[1])
+    trials.follow(Result(first, 1, 0.1, "tests/test_a.py::test_f", 0, False, ""))  # the unchanged library fails too
+    (third,) = trials.follow(failing[2])
+    assert len({first, second, third}) == 3
+    for job in (second, third):
+        assert trials.follow(Result(job, PASSED, 0.1, "", 1, False, "")) == []
+    assert [trial.verdict for trial in trials.trials.values()] == ["", CAUGHT, CAUGHT]
 
 
 def test_a_call_loses_its_keywords_only() -> None:

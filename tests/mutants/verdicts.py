@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import count, pairwise
 
 from attrs import define, field
 
@@ -58,12 +59,14 @@ class Trials:
         sound: Tests that failed with a mutant and pass on the unchanged library.
         failing: Tests that fail on the unchanged library, which are left out.
         asked: The jobs that find out which of the two.
+        numbers: A number for each of these jobs: two mutants can ask for one test at a time.
     """
 
     trials: dict[Mutant, Trial]
     sound: set[str] = field(factory=set)
     failing: dict[str, None] = field(factory=dict)
     asked: dict[Job, Trial] = field(factory=dict)
+    numbers: Iterator[int] = field(factory=count)
 
     def first(self) -> list[Job]:
         """Return the first stage of each mutant."""
@@ -90,7 +93,7 @@ class Trials:
         if trial.failed in self.sound:
             return trial.end(CAUGHT, trial.failed)
         # Where a file of tests could not be imported, its import is asked for, and no time is given to its tests.
-        job = Job((trial.failed,), _CONFIRMED if "::" in trial.failed else 0.0, number=len(self.asked))
+        job = Job((trial.failed,), _CONFIRMED if "::" in trial.failed else 0.0, number=next(self.numbers))
         self.asked[job] = trial
         return [job]
 
