@@ -65,7 +65,7 @@ def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         if not _has_tensors(value):
             sized = not any(reads_values(node, n) for n in node.all_input_nodes)
-            return value if sized or _is_decided(value, arguments) else None
+            return value if sized or has(node, Trait.CREATES) or _is_decided(value, arguments) else None
         if (several := SEVERAL_RESULTS.get(kind_of(node))) is not None and operands:
             return several(node, arguments, value)
         if not has(node, Trait.MOVES_VALUES):

@@ -21,6 +21,7 @@ from qfunc.graph.constants import read_attr
 from qfunc.numerics.qparams import spread
 from qfunc.ops.indexing import element
 from qfunc.ops.node import op_of
+from qfunc.ops.sizes import is_number
 from qfunc.placement.encoding import Encoding
 from qfunc.placement.partition import Partition
 from qfunc.placement.units import Unit
@@ -186,6 +187,8 @@ class FloatUnits:
         elif not missing and isinstance(node.target, type(torch.Tensor.size)):
             size: Any = node.target
             found = size(*fx.map_arg(node.args, lambda n: getattr(inputs[n], "value", inputs[n])))
+        if found is None and is_number(node):
+            found = known.emulated.get(node.name)  # sizes are known of tensors without a bound, too
         if found is None and path is not None:
             kind = self.partition.kinds[node]
             reason = f"it reads {missing[0]!r}, whose error is unknown" if missing else f"no rule bounds the error of {kind}"

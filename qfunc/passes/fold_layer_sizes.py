@@ -27,10 +27,12 @@ def fold_layer_sizes(network: fx.GraphModule) -> fx.GraphModule:
     [2.0]
     """
     known: dict[fx.Node, Any] = {}
+    sized = any(n.target is torch.Tensor.size for n in network.graph.nodes)
+    most = _most_axes(network.graph) if sized else {}
     for node in network.graph.nodes:
         if node.op != "call_function":
             continue
-        value = _computed(node, known) if is_number(node) else None
+        value = _computed(node, known, most) if is_number(node) else None
         if value is not None:
             known[node] = value
         elif not known.keys().isdisjoint(node.all_input_nodes):
@@ -42,14 +44,14 @@ def fold_layer_sizes(network: fx.GraphModule) -> fx.GraphModule:
     return network
 
 
-def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> float | None:
+def _computed(node: fx.Node, known: dict[fx.Node, Any], most: dict[fx.Node, int]) -> float | None:
     target: Any = node.target
     source: Any = node.args[0] if node.args else None
     if target is torch.Tensor.size and len(node.args) == 2 and isinstance(node.args[1], int):
-        return _size(source, node.args[1])
+        return _size(source, node.args[1], most)
     if target is element and isinstance(source, fx.Node) and source.target is torch.Tensor.size:
         axis = node.args[1]
-        return _size(source.args[0], axis) if len(source.args) == 1 and isinstance(axis, int) else None
+        return _size(source.args[0], axis, most) if len(source.args) == 1 and isinstance(axis, int) else None
     if not node.all_input_nodes or not known.keys() >= set(node.all_input_nodes):
         return None
     given: Any = fx.map_arg((node.args, node.kwargs), known.__getitem__)
@@ -57,7 +59,7 @@ def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> float | None:
     return value if isinstance(value, int | float) else None
 
 
-def _size(node: Any, axis: int) -> int | None:
+def _size(node: Any, axis: int, most: dict[fx.Node, int]) -> int | None:
     # The size of an axis of a layer's result, also after ops that keep its shape.
     while isinstance(node, fx.Node) and op_of(node) is not None:
         if has(node, Trait.WEIGHTED):
@@ -65,22 +67,60 @@ def _size(node: Any, axis: int) -> int | None:
             if not isinstance(weight, fx.Node) or weight.op != "get_attr" or node.graph.owning_module is None:
                 return None
             shape = read_attr(node.graph.owning_module, weight).shape
-            rank = _rank(attribute(node, "input")) if kind_of(node) == "linear" else None
+            rank = most.get(attribute(node, "input")) if kind_of(node) == "linear" else None
             last = 1 - len(shape) if kind_of(node) == "conv" else -1
             return int(shape[0]) if axis == last or (rank is not None and axis == rank - 1) else None
         node = _same_shape(node)
     return None
 
 
-def _rank(node: Any) -> int | None:
-    while isinstance(node, fx.Node) and op_of(node) is not None:
-        if kind_of(node) == "flatten":
-            return 2 if tuple(node.args[1:]) == (1, -1) else None
-        if kind_of(node) == "reshape":
-            shape = node.args[1]
-            return len(shape) if isinstance(shape, tuple | list) else None
-        node = attribute(node, "input") if kind_of(node) == "linear" else _same_shape(node)
-    return None
+def _most_axes(graph: fx.Graph) -> dict[fx.Node, int]:
+    # The largest rank that a value can have: recurrent layers and convolutions take tensors with and without a batch.
+    most: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        found = _most_axes_of(node, most)
+        if found is not None:
+            most[node] = found
+    return most
+
+
+def _most_axes_of(node: fx.Node, most: dict[fx.Node, int]) -> int | None:
+    first: Any = node.args[0] if node.args else None
+    if node.op == "get_attr" and node.graph.owning_module is not None:
+        return read_attr(node.graph.owning_module, node).ndim
+    if node.target is element and isinstance(first, fx.Node) and has(first, Trait.RECURRENT):
+        return 3 if node.args[1] == 0 else None
+    kind = kind_of(node)
+    if kind == "slice":
+        return _of_part(node, most)
+    if kind == "flatten":
+        start, end = node.args[1:]
+        if end != -1 or not isinstance(start, int):
+            return None
+        return start + 1 if start >= 0 else most[first] + start + 1 if first in most else None
+    if node.target is torch.unflatten:
+        return most[first] + len(node.args[2]) - 1 if first in most else None  # type: ignore[arg-type]
+    if kind in ("reshape", "expand"):
+        return len(node.args[1]) if isinstance(node.args[1], tuple | list) else None
+    if kind == "conv":
+        return most.get(attribute(node, "weight"))
+    if kind in ("concat", "matmul") or has(node, Trait.ELEMENTWISE):
+        ranks = [most.get(n) for n in node.all_input_nodes if not is_number(n)]
+        known = [r for r in ranks if r is not None]
+        return max(known) if known and len(known) == len(ranks) else None
+    keeps = kind in ("linear", "transpose", "split", "chunk", "sdpa", "softmax") or has(node, Trait.NORM)
+    return most.get(first) if keeps else None
+
+
+def _of_part(node: fx.Node, most: dict[fx.Node, int]) -> int | None:
+    source, index = node.args[:2]
+    rank = most.get(source) if isinstance(source, fx.Node) else None
+    if rank is None or kind_of(source) in ("split", "chunk"):  # type: ignore[arg-type]
+        return rank
+    entries: Any = index if isinstance(index, tuple) else (index,)
+    if any(isinstance(i, fx.Node) and not is_number(i) for i in entries):
+        return None
+    return rank - sum(isinstance(i, int | fx.Node) for i in entries) + sum(i is None for i in entries)
 
 
 def _same_shape(node: fx.Node) -> Any:

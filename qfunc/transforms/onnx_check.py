@@ -9,11 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from qfunc.emulation.approximation import Approximation
+from qfunc.emulation.error_bounds import approximate
+from qfunc.emulation.norm_bounds import approximate_module
 from qfunc.errors import DeployError
 from qfunc.execution.batches import tensors_of
 from qfunc.execution.evaluate import RoundHalfEven, run_in_evaluation_mode
 from qfunc.graph.record import TensorInfo
 from qfunc.lowering.quantized_tensor import QuantizedTensor
+from qfunc.ops.definition import Trait
+from qfunc.ops.node import has
 from qfunc.quantizers.fake_quantize import FakeQuantize
 
 
@@ -28,7 +33,8 @@ def first_difference(
 
     In a deep network, one code that rounds differently can change all codes at the end.  So each quantizer's value is
     compared and then replaced by the ONNX model's value.  So are real values that an op decides by, as argmax and
-    comparisons do: where two values are equal but for the order of a sum, either decision is right.
+    comparisons do: where two values are equal but for the order of a sum, either decision is right.  A norm of entries that
+    are all alike returns the rounding of their mean, so its value is replaced, too, if it is within the bound of its error.
 
     Args:
         proto: An ONNX model.
@@ -88,8 +94,20 @@ def _decides(node: fx.Node, value: Any) -> bool:
     return node.op == "call_function" and any(not v.is_floating_point() for v in tensors)
 
 
+def _bound_of_noise(network: fx.Interpreter, node: fx.Node, value: Any) -> Tensor | None:
+    # The bound of the error of a norm that is mostly rounding; None for other ops and for norms of unlike entries.
+    if not has(node, Trait.NORM) or not _is_real(value):
+        return None
+    arguments = tuple(fx.map_arg(node.args, lambda n: Approximation.exact(network.env[n])))
+    if node.op == "call_module":
+        found = approximate_module(network.fetch_attr(str(node.target)), arguments)
+    else:
+        found = approximate(node, arguments)
+    return None if found is None or allclose(found.value + found.error, found.value) else found.error
+
+
 def _decisive(simulation: fx.Interpreter, given: list[Tensor]) -> set[str]:
-    """Return the names of the nodes with real values that ops decide by."""
+    """Return the names of the nodes with real values that ops decide by, and of norms that are mostly rounding."""
     found: set[str] = set()
 
     class Search(fx.Interpreter):
@@ -100,6 +118,8 @@ def _decisive(simulation: fx.Interpreter, given: list[Tensor]) -> set[str]:
             value = super().run_node(n)
             if _decides(n, value):
                 found.update(s.name for s in n.all_input_nodes if _is_real(self.env.get(s)))
+            if _bound_of_noise(self, n, value) is not None:
+                found.add(n.name)
             return value
 
     with torch.inference_mode():
@@ -121,6 +141,8 @@ class _TeacherForced(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Return the node's value; an op that decides reads the other model's values, where they are close to its own."""
         value = super().run_node(n)
+        if (bound := _bound_of_noise(self, n, value)) is not None and (real := self.reals.get(n.name)) is not None:
+            return torch.where((real - value).abs() <= bound, real.to(value.dtype), value)
         if not _decides(n, value) or not self.reals.keys() & {source.name for source in n.all_input_nodes}:
             return value
         own = dict(self.env)

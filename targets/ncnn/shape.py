@@ -149,7 +149,8 @@ def pad(step: OpContext) -> None:
         i: (max(-b, 0), n + min(a, 0)) for i, (b, a, n) in enumerate(zip(before, after, x.shape, strict=True)) if min(b, a) < 0
     }
     before, after = [max(p, 0) for p in before], [max(p, 0) for p in after]
-    if cuts:
+    late = any(start >= stop for start, stop in cuts.values())  # an axis that is all cropped: Crop takes no empty part
+    if cuts and not late:
         x = cut(step, x, cuts, f"{step.output}.cut" if any((*before, *after)) else step.output)
         if not any((*before, *after)):
             return step.keep(x)
@@ -161,7 +162,11 @@ def pad(step: OpContext) -> None:
         raise step.refuse("padded channels of a volume", "padded height, width and depth", "Pad images.")
     number = 0.0 if value is None else float(value)
     parameters |= {4: modes[mode], 5: number}
-    return step.keep(step.file.layer("Padding", [x], step.output, step.shape, dict(sorted(parameters.items()))))
+    sizes = [n + b + a for n, b, a in zip(x.shape, before, after, strict=True)]
+    name, shape = (f"{step.output}.padded", sizes) if late else (step.output, step.shape)
+    padded = step.file.layer("Padding", [x], name, shape, dict(sorted(parameters.items())))
+    moved = {i: (start, sizes[i] - (x.shape[i] - stop)) for i, (start, stop) in cuts.items()}
+    return step.keep(cut(step, padded, moved, step.output) if late else padded)
 
 
 def _wrapped(step: OpContext, x: Blob, before: list[int], after: list[int]) -> None:

@@ -59,5 +59,6 @@ class QLinearLowering:
 
         for site in program.tensors:
             require_site(site)
-        rewritten = to_qlinear(program.model, {p.real for s in program.tensors for p in s.places})
+        in_float = {name for unit in program.units if not unit.integer for name in unit.nodes}
+        rewritten = to_qlinear(program.model, {p.real for s in program.tensors for p in s.places}, in_float)
         return {"model.onnx": to_bytes(rewritten, self)}

@@ -11,19 +11,25 @@ from qfunc.lowering.qdq.reader import ACTIVATIONS, QdqModel, is_copy
 from qfunc.targets.onnx_qnn.ops import MICROSOFT, MOVES, WITH_BIAS, WRITERS, CodeTensor
 
 
-def to_qlinear(model: onnx.ModelProto, sites: set[str]) -> onnx.ModelProto:
-    """Return a new model with QLinear operators where they exist; `sites` are the results of the model's quantizers."""
+def to_qlinear(model: onnx.ModelProto, sites: set[str], in_float: set[str]) -> onnx.ModelProto:
+    """Return a new model with QLinear operators where they exist.
+
+    Args:
+        model: A Q/DQ model.
+        sites: The results of the model's quantizers.
+        in_float: The names of the nodes of float units, which stay as they are.
+    """
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
-    _Rewrite(rewritten, sites).run()
+    _Rewrite(rewritten, sites, in_float).run()
     return rewritten
 
 
 class _Rewrite:
     """Replaces ops on dequantized tensors by ops on codes, in a model that it owns."""
 
-    def __init__(self, model: onnx.ModelProto, sites: set[str]) -> None:
-        self.model, self.sites, self.source = model, sites, QdqModel(model)
+    def __init__(self, model: onnx.ModelProto, sites: set[str], in_float: set[str]) -> None:
+        self.model, self.sites, self.in_float, self.source = model, sites, in_float, QdqModel(model)
 
     def run(self) -> None:
         replaced: dict[str, onnx.NodeProto] = {}  # output of an op -> the op on codes that replaces it
@@ -57,7 +63,9 @@ class _Rewrite:
     def _compute(self, node: onnx.NodeProto) -> onnx.NodeProto | None:
         inputs = [codes for name in node.input if (codes := self._codes(name)) is not None]
         result = self._result(node.output[0], through=ACTIVATIONS) if node.output else None
-        if result is None or not inputs or len(inputs) < len(node.input) or node.op_type not in WRITERS:
+        if node.name in self.in_float or node.op_type not in WRITERS:
+            return None
+        if result is None or not inputs or len(inputs) < len(node.input):
             return None
         if node.op_type in WITH_BIAS and len(inputs) == 3 and not self._has_product_scale(*inputs):
             return None

@@ -61,6 +61,7 @@ class OpenVinoLowering:
         from qfunc.lowering.onnx.remove_quantizers import float_model
         from qfunc.targets.openvino.nodes import insert_fake_quantize
         from qfunc.targets.openvino.rewrites import rewrite
+        from qfunc.targets.openvino.second_factors import separate_second_factors
 
         for site in program.tensors:
             require_site(site)
@@ -68,4 +69,5 @@ class OpenVinoLowering:
         float_network = float_model(whole, program.tensors, kept=[s.name for s in program.tensors if s.role == "activation"])
         rewrite(float_network)
         insert_fake_quantize(float_network, program.tensors)
+        separate_second_factors(float_network)
         return {"model.onnx": float_network.SerializeToString(deterministic=True)}

@@ -506,3 +506,30 @@ def test_winograd_s_transforms_are_within_the_bound_of_a_convolution(channels: i
     report = qfunc.verify(target)(qfunc.calibrate(batches, progress=False)(qfunc.quantize(target)(net.eval())), batches)
     assert report.agreement.startswith("bit-exact"), report
     assert any(0.001 < row.largest_lsb < 1 for row in report.of("float"))
+
+
+def test_sizes_of_what_the_runtime_does_not_show_are_known() -> None:
+    """Positions beside a pool of real values that OpenVINO does not show: argmax of equal entries is within its bound."""
+    pytest.importorskip("openvino")
+
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            pooled = F.avg_pool2d(self.conv(x), (2, 3), 2, padding=1, count_include_pad=False)[:, [0, 0]]
+            height, width = pooled.shape[-2:]
+            rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+            places = torch.stack([rows, columns], 0).type_as(pooled).unsqueeze(0).expand(pooled.shape[0], -1, -1, -1)
+            both = torch.cat([pooled, places], 1)
+            wide = F.interpolate(both, size=(both.shape[2] * 2, both.shape[3] * 2), mode="bilinear")
+            return wide, torch.argmax(wide, -1)
+
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 16, 16)
+    report = qfunc.verify(targets.openvino, latency=False)(
+        qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.openvino)(Places().eval())), [x]
+    )
+    assert "interpolate" not in dict(report.unbounded)
+    assert report.agreement.startswith("bit-exact"), report

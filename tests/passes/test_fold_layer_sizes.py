@@ -35,6 +35,28 @@ class Viewed(nn.Module):
         return x.reshape(-1, 90)
 
 
+class LastStep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps, self.head = nn.LSTM(30, 4, batch_first=True), nn.Linear(4, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.steps(x.flatten(2))[0][:, -1])
+
+
+class FirstToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 2), nn.Linear(8, 9)
+        self.token, self.norm = nn.Parameter(torch.ones(1, 1, 8)), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.conv(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(2, -1, -1), patches], 1)
+        a, b = self.norm(tokens).chunk(2, -1)
+        return self.head((torch.cat([a, b], -1) + tokens.softmax(-1).unflatten(-1, (2, 4)).flatten(-2))[:, 0])
+
+
 CONV, LINEAR = nn.Conv2d(3, 4, 3, groups=1), nn.Linear(5, 9)
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(90, 9), nn.ReLU())
 VIEWED = nn.Sequential(Viewed(), nn.Linear(90, 9))
@@ -43,8 +65,10 @@ NUMBERS: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [
     (LINEAR, lambda y: F.relu(y) / math.sqrt(F.relu(y).shape[-1])),
     (FLAT, lambda y: y / (y.size(1) + 1) ** 0.5),
     (VIEWED, lambda y: y / math.sqrt(y.size(1))),
+    (FirstToken(), lambda y: y / math.sqrt(y.size(1))),
     (CONV, lambda y: y * y.size(-3)),
 ]
+STEPS: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [(LastStep(), lambda y: y / math.sqrt(y.size(1)))]
 COMPUTED: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [
     (LINEAR, lambda y: y / y.size(1)),
     (LINEAR, lambda y: y.transpose(1, 2) / y.transpose(1, 2).size(-1)),
@@ -60,7 +84,7 @@ def sizes(layer: nn.Module, function: Callable[[Tensor], Any]) -> int:
     return sum(n.op == "call_function" and is_number(n) for n in network.graph.nodes)
 
 
-@pytest.mark.parametrize(("layer", "function"), NUMBERS)
+@pytest.mark.parametrize(("layer", "function"), NUMBERS + STEPS)
 def test_sizes_of_the_weight_are_numbers(layer: nn.Module, function: Callable[[Tensor], Any]) -> None:
     assert sizes(layer, function) == 0
 

@@ -74,6 +74,22 @@ def test_decisions_between_equal_values_are_no_difference(decide, bits):
     assert "model.onnx" in qfunc.deploy(target)(model).files
 
 
+@pytest.mark.parametrize(
+    "norm", [nn.InstanceNorm2d(8), nn.GroupNorm(4, 8), nn.LayerNorm((7, 9))], ids=["module", "groups", "rows"]
+)
+def test_a_norm_of_equal_entries_is_no_difference(norm):
+    """It returns the rounding of a mean, times 316, which each runtime sums in its own order."""
+    torch.manual_seed(0)
+    zero, layer = nn.Conv2d(8, 4, 1, bias=False), nn.Conv2d(4, 8, 1)
+    nn.init.zeros_(zero.weight)
+    target, x = TARGET, torch.randn(2, 8, 7, 9)
+    with pytest.warns(UserWarning, match="one code|zeros only"):
+        model = qfunc.calibrate([x], progress=False)(
+            qfunc.quantize(target)(nn.Sequential(zero, layer, norm, nn.Hardtanh(-1.0, 1.0)).eval())
+        )
+    assert "model.onnx" in qfunc.deploy(target)(model).files
+
+
 def test_another_decision_between_other_values_is_refused(monkeypatch):
     """The ONNX model's values are taken only where they are close to the values of the simulation."""
     model = qfunc.calibrate([torch.randn(4, 9)], progress=False)(

@@ -29,20 +29,32 @@ def pad(step: OpContext) -> None:
         a: (max(-b, 0), n + min(e, 0), 1) for a, ((b, e), n) in enumerate(zip(pairs, x.shape, strict=True)) if min(b, e) < 0
     }
     pairs = [[max(p, 0) for p in pair] for pair in pairs]
+    if any(start >= stop for start, stop, _ in cuts.values()):  # an axis that is all cropped: the operators take no empty part
+        sizes = [n + sum(p) for n, p in zip(x.shape, pairs, strict=True)]
+        padded = _filled(step, x, pairs, number, step.inner("padded", sizes, x, last=x.last))
+        moved = {a: (start, sizes[a] - (x.shape[a] - stop), 1) for a, (start, stop, _) in cuts.items()}
+        cut(step, padded, moved, "")
+        return
     if cuts:
         x = cut(step, x, cuts, "cut" if any(map(any, pairs)) else "")
         if not any(map(any, pairs)):
             return
     if mode in ("edge", "wrap"):
         return _continued(step, x, pairs, mode == "wrap")
-    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     output = step.result([n + sum(p) for n, p in zip(x.shape, pairs, strict=True)], last=x.last)
     if mode == "reflect":
+        inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
         step.file.operator("MIRROR_PAD", inputs, [output], "MirrorPadOptions", mode="REFLECT")
         return
+    _filled(step, x, pairs, number, output)
+
+
+def _filled(step: OpContext, x: NhwcTensor, pairs: list[list[int]], number: float, output: NhwcTensor) -> NhwcTensor:
+    inputs = [x, step.file.integers(pairs, f"{step.name}.pads")]
     if number:
         inputs.append(step.file.tensor(f"{step.name}.value", (1,), value=np.array([number], np.float32)))
     step.file.operator("PADV2" if number else "PAD", inputs, [output], "PadV2Options" if number else "PadOptions")
+    return output
 
 
 def _pairs(step: OpContext, x: NhwcTensor) -> list[list[int]]:

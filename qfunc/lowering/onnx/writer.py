@@ -265,14 +265,27 @@ class _Writer:
         if producer.op == "get_attr":
             constant = self._constant(producer, encoding)
             weight = encoding is not None and (("weight", producer) in self.partition.slots(reader))
-            if weight and self.partition.kinds[reader] == "matmul" and self._float_input(reader):
-                # A copy: ONNX Runtime would fuse it into MatMulNBits, which quantizes the activation.
+            if weight and self._is_float_product(reader):
+                # A copy: ONNX Runtime would multiply codes, or fuse it into MatMulNBits, which quantizes the activation.
                 return self.graph.node("Max", [constant], f"{self.name(reader)}.weight")
             return constant
         quantizer = self.partition.run_time(producer, reader)
         if quantizer is not None:
             return self._at_run_time(producer, quantizer)
-        return self.raw[producer.name] if encoding is None else self._coded(producer, encoding)
+        if encoding is None:
+            return self.raw[producer.name]
+        real = self._coded(producer, encoding)
+        # A copy: ONNX Runtime multiplies two tensors of codes on integers, whatever the type of the result.
+        return self.graph.node("Max", [real], f"{self.name(reader)}.first") if self._is_first_factor(producer, reader) else real
+
+    def _is_first_factor(self, producer: fx.Node, reader: fx.Node) -> bool:
+        if not self._is_float_product(reader) or self._float_input(reader):
+            return False
+        factors = [n for s, n in self.partition.slots(reader) if s == "input"]
+        return len(factors) == 2 and factors[0] is producer
+
+    def _is_float_product(self, node: fx.Node) -> bool:
+        return self.partition.kinds[node] == "matmul" and (self._float_input(node) or not self.unit_of[node].integer)
 
     def _at_run_time(self, node: fx.Node, quantizer: QuantizerNode) -> str:
         key, width = (node.name, quantizer.path), self.shapes[node.name].dims[-1]

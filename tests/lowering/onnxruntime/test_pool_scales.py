@@ -22,18 +22,19 @@ POOLS = {
 }
 
 
-def verified(pool, batches):
+def verified(pool, batches, target=targets.onnxruntime):
     """The report of a pool on ONNX Runtime."""
-    quantized = qfunc.quantize(targets.onnxruntime)(pool.eval())
-    return qfunc.verify(targets.onnxruntime)(qfunc.calibrate(batches, progress=False)(quantized), batches)
+    quantized = qfunc.quantize(target)(pool.eval())
+    return qfunc.verify(target)(qfunc.calibrate(batches, progress=False)(quantized), batches)
 
 
+@pytest.mark.parametrize("target", [targets.onnxruntime, targets.onnx_qnn], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", POOLS)
-def test_a_pool_with_a_ratio_of_scales_from_256_on_runs_in_float(name):
+def test_a_pool_with_a_ratio_of_scales_from_256_on_runs_in_float(name, target):
     torch.manual_seed(0)
-    report = verified(nn.Sequential(nn.InstanceNorm2d(4), POOLS[name]), [torch.randn(2, 4, 8, 4) for _ in range(2)])
-    assert report.float_units[-1][0] in ("1", "1.mean")
-    assert report.float_units[-1][1] == "InputRatios does not hold"
+    pool = nn.Sequential(nn.InstanceNorm2d(4), POOLS[name], *([nn.Conv2d(4, 2, 1)] if name == "global" else []))
+    report = verified(pool, [torch.randn(2, 4, 8, 4) for _ in range(2)], target)
+    assert "InputRatios does not hold" in [why for path, why in report.float_units if path in ("1", "1.mean")]
     assert not report.agreement.startswith("mismatch"), report
 
 

@@ -40,3 +40,20 @@ def test_the_product_is_that_of_float32(change: Any, behind: bool) -> None:
     assert not report.disagreements, report
     # Sums in another order may move one code of many; activations of 8 bits move one of ten.
     assert report.mismatches <= report.elements / 1000
+
+
+@pytest.mark.parametrize("with_itself", [False, True])
+def test_a_product_of_bytes_whose_result_is_signed_is_in_float(with_itself: bool) -> None:
+    """A softmax has codes without a sign, so that no kernel has this result; both factors are codes, though."""
+
+    class Attended(Product):
+        def forward(self, x: Tensor) -> Tensor:
+            scores = self.first(x).softmax(-1)
+            return scores @ (scores.transpose(1, 2) if with_itself else self.w)
+
+    torch.manual_seed(0)
+    target, x = edit.activations(symmetric=True)(ONNXRUNTIME), torch.randn(2, 5, 16)
+    done = qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(Attended(False).eval()))
+    report = qfunc.verify(target, latency=False)(done, [x])
+    assert not report.disagreements, report
+    assert report.mismatches == 0
