@@ -178,7 +178,7 @@ class FloatUnits:
     ) -> Any:
         inputs = {n: self._read(n, node, state, known, flips) for n in node.all_input_nodes}
         missing = [self.partition.paths[n] for n, value in inputs.items() if value is None]
-        found = None
+        found: Any = None
         if not missing and node.op == "call_module":
             found = approximate_module(self.partition.network.get_submodule(str(node.target)), tuple(inputs.values()))
         elif not missing and (op_of(node) is not None or node.target is element) and not node.kwargs:

@@ -98,7 +98,8 @@ def _bound_of_noise(network: fx.Interpreter, node: fx.Node, value: Any) -> Tenso
     # The bound of the error of a norm that is mostly rounding; None for other ops and for norms of unlike entries.
     if not has(node, Trait.NORM) or not _is_real(value):
         return None
-    arguments = tuple(fx.map_arg(node.args, lambda n: Approximation.exact(network.env[n])))
+    exact: Any = lambda n: Approximation.exact(network.env[n])  # noqa: E731
+    arguments: Any = fx.map_arg(node.args, exact)
     if node.op == "call_module":
         found = approximate_module(network.fetch_attr(str(node.target)), arguments)
     else:
