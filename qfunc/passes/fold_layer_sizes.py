@@ -17,6 +17,12 @@ from qfunc.ops.node import attribute, has, kind_of, op_of
 from qfunc.ops.sizes import is_number
 
 
+_KEEP = ("linear", "transpose", "split", "chunk", "sdpa", "softmax", "pad", "resize", "max_pool", "avg_pool", "adaptive_avg_pool",
+         "adaptive_max_pool", "flip", "roll", "batch_norm", "dropout")  # fmt: skip
+"""Kinds whose results have the rank of their input."""
+_REDUCTIONS = ("mean", "sum", "amax", "amin", "global_avg_pool")
+
+
 def fold_layer_sizes(network: fx.GraphModule) -> fx.GraphModule:
     """Replace such sizes, and the numbers that are computed from them alone, in place.
 
@@ -102,14 +108,17 @@ def _most_axes_of(node: fx.Node, most: dict[fx.Node, int]) -> int | None:
         return most[first] + len(node.args[2]) - 1 if first in most else None  # type: ignore[arg-type]
     if kind in ("reshape", "expand"):
         return len(node.args[1]) if isinstance(node.args[1], tuple | list) else None
-    if kind == "conv":
+    if kind in ("conv", "conv_transpose"):
         return most.get(attribute(node, "weight"))
+    if kind in _REDUCTIONS:
+        dims, keeps = attribute(node, "dim"), attribute(node, "keepdim")
+        gone = 0 if keeps else len(dims) if isinstance(dims, tuple | list) else 1
+        return most[first] - gone if first in most and isinstance(dims, int | tuple | list) and dims != () else None
     if kind in ("concat", "matmul") or has(node, Trait.ELEMENTWISE):
         ranks = [most.get(n) for n in node.all_input_nodes if not is_number(n)]
         known = [r for r in ranks if r is not None]
         return max(known) if known and len(known) == len(ranks) else None
-    keeps = kind in ("linear", "transpose", "split", "chunk", "sdpa", "softmax") or has(node, Trait.NORM)
-    return most.get(first) if keeps else None
+    return most.get(first) if kind in _KEEP or has(node, Trait.NORM) else None
 
 
 def _of_part(node: fx.Node, most: dict[fx.Node, int]) -> int | None:

@@ -57,6 +57,15 @@ class FirstToken(nn.Module):
         return self.head((torch.cat([a, b], -1) + tokens.softmax(-1).unflatten(-1, (2, 4)).flatten(-2))[:, 0])
 
 
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 2), nn.Linear(8, 9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.max_pool2d(F.pad(self.conv(x), (1, 0)), 2).mean((2, 3)))
+
+
 CONV, LINEAR = nn.Conv2d(3, 4, 3, groups=1), nn.Linear(5, 9)
 FLAT = nn.Sequential(nn.Flatten(), nn.Linear(90, 9), nn.ReLU())
 VIEWED = nn.Sequential(Viewed(), nn.Linear(90, 9))
@@ -65,6 +74,7 @@ NUMBERS: list[tuple[nn.Module, Callable[[Tensor], Any]]] = [
     (LINEAR, lambda y: F.relu(y) / math.sqrt(F.relu(y).shape[-1])),
     (FLAT, lambda y: y / (y.size(1) + 1) ** 0.5),
     (VIEWED, lambda y: y / math.sqrt(y.size(1))),
+    (Classifier(), lambda y: y / math.sqrt(y.size(1))),
     (FirstToken(), lambda y: y / math.sqrt(y.size(1))),
     (CONV, lambda y: y * y.size(-3)),
 ]
