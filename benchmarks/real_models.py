@@ -93,6 +93,8 @@ def rows(names: Sequence[str], runtimes: Sequence[str], folder: Path | None) -> 
                     yield [name, runtime, *row]
             except Missing as missing:
                 yield [name, runtime, f"skipped: {missing}"]
+            except Exception as error:  # whatever another tool raises for a network that it does not take
+                yield [name, runtime, "other tools", f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"]
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ try:
     from qfunc.numerics import libraries as _libraries
     from qfunc.proof.prove import prove
     from qfunc.quantizers.recompute import recompute_quantized
+    from qfunc.reading.read import read
     from qfunc.reconstruction.hessian.compensate import gptq
     from qfunc.reconstruction.methods import adaround, brecq, qdrop
     from qfunc.reconstruction.reconstruct import reconstruct
@@ -90,7 +91,7 @@ __all__ = [
     "decoder", "deploy", "diagnose", "emulate", "encoder_decoder", "equalize", "errors", "estimators", "explain",
     "fold_batch_norm", "freeze_batch_norm", "functions", "generate", "gptq", "learned_quantizers", "load",
     "measure_placement", "mixed_precision",
-    "parameter_groups", "prove", "qdrop", "quantize", "recipes", "recompute_quantized", "reconstruct", "rotate", "save",
+    "parameter_groups", "prove", "qdrop", "quantize", "read", "recipes", "recompute_quantized", "reconstruct", "rotate", "save",
     "sensitivity", "smooth_quant", "specs", "stream", "sweep", "verify", "verify_tokens",
 ]  # fmt: skip
 

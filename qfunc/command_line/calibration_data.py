@@ -4,37 +4,45 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from attrs import frozen
-from torch import Tensor
+from torch import Tensor, fx
 
 from qfunc.command_line.target_argument import attribute_of
 from qfunc.errors import CalibrationError, FileError
 from qfunc.files.folder import open_file
+from qfunc.graph.record import record_of
 
 _DO = "Give an .npz file with one array per input, or module:attribute, an iterable of batches."
 
 
 @frozen
 class ProgramInput:
-    """An input of an exported program: its name, its shape with None for each dynamic axis, and its dtype."""
+    """An input of a model: its name, its shape with None for each axis that varies, and its dtype; None for any integers."""
 
     name: str
     shape: tuple[int | None, ...]
-    dtype: torch.dtype
+    dtype: torch.dtype | None
 
     def __str__(self) -> str:
         sizes = ", ".join("any" if size is None else str(size) for size in self.shape)
-        return f"{self.name} ({sizes}) of {str(self.dtype).removeprefix('torch.')}"
+        return f"{self.name} ({sizes}) of {self.kind}"
+
+    @property
+    def kind(self) -> str:
+        """The name of its type."""
+        return "integers" if self.dtype is None else str(self.dtype).removeprefix("torch.")
 
 
-def inputs_of(program: torch.export.ExportedProgram) -> tuple[ProgramInput, ...]:
-    """Return the tensors that a program takes, in order."""
+def inputs_of(program: torch.export.ExportedProgram | fx.GraphModule) -> tuple[ProgramInput, ...]:
+    """Return the tensors that a program, or the model of a file, takes, in order."""
+    if isinstance(program, fx.GraphModule):
+        return tuple(_inputs_of_module(program))
     values = {n.name: n.meta["val"] for n in program.graph.nodes if n.op == "placeholder"}
     found = [(name, values[name]) for name in program.graph_signature.user_inputs if isinstance(name, str)]
     return tuple(
@@ -42,6 +50,16 @@ def inputs_of(program: torch.export.ExportedProgram) -> tuple[ProgramInput, ...]
         for name, value in found
         if isinstance(value, Tensor)
     )
+
+
+def _inputs_of_module(model: fx.GraphModule) -> Iterator[ProgramInput]:
+    record = record_of(model)
+    assert record is not None
+    fixed = dict(record.sizes)
+    nodes = [node for node in model.graph.nodes if node.op == "placeholder"]
+    for node, axes in zip(nodes, record.axes, strict=True):
+        name = str(node.target)
+        yield ProgramInput(name, fixed.get(name, (None,) * len(axes)), None if record.facts[node.name].is_integer else torch.float32)
 
 
 def read_batches(data: str, inputs: tuple[ProgramInput, ...], size: int) -> Iterable[tuple[Tensor, ...]]:
@@ -112,8 +130,7 @@ def _tensor(data: str, array: np.ndarray[Any, Any], wanted: ProgramInput) -> Ten
     if not fits or any(b is not None and a != b for a, b in zip(shape[1:], wanted.shape[1:], strict=False)):
         do = "Examples are along axis 0. Axes of any size are those that torch.export made dynamic."
         raise CalibrationError(where=f"{data}, input {wanted.name!r}", found=f"the shape {shape}", wanted=str(wanted), do=do)
-    dtype = str(wanted.dtype).removeprefix("torch.")
-    if str(array.dtype) != dtype:
-        do = f"Convert it: array.astype({dtype!r})."
-        raise CalibrationError(where=f"{data}, input {wanted.name!r}", found=f"{array.dtype}", wanted=dtype, do=do)
+    if str(array.dtype) != wanted.kind and not (wanted.dtype is None and array.dtype.kind in "iub"):
+        do = f"Convert it: array.astype({('int64' if wanted.dtype is None else wanted.kind)!r})."
+        raise CalibrationError(where=f"{data}, input {wanted.name!r}", found=f"{array.dtype}", wanted=wanted.kind, do=do)
     return torch.from_numpy(array)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qfunc.command_line.calibration_data import inputs_of, read_batches
-from qfunc.command_line.quantize import add_output, read_program, write
+from qfunc.command_line.quantize import add_output, read_model, reference_of, write
 from qfunc.command_line.target_argument import HOLDER, naming, target_of
 from qfunc.graph.record import record_of
 from qfunc.specs._values import classes_and_functions
@@ -17,7 +17,7 @@ from qfunc.transforms.validate import require_target
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("model", metavar="MODEL.pt2", type=Path, help="the file of torch.export.save that was quantized")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="the file that was quantized")
     parser.add_argument("saved", metavar="SAVED", type=Path, help="a folder of qfunc.save, or of quantize --save")
     parser.add_argument("--data", metavar="DATA", help="examples to verify the files with, as for quantize")
     help_text = "the target that the model was quantized for, if it holds classes of your own"
@@ -31,14 +31,14 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
     Raises:
         QfuncError: of any step.
     """
-    program = read_program(parsed.model)
-    batches = None if parsed.data is None else read_batches(parsed.data, inputs_of(program), parsed.batch)
+    given = read_model(parsed.model)
+    batches = None if parsed.data is None else read_batches(parsed.data, inputs_of(given), parsed.batch)
     target = None if parsed.target is None else target_of(parsed.target)
     with naming(HOLDER):
-        model = load(parsed.saved, classes=tuple(classes_and_functions(target)))(program)
+        model = load(parsed.saved, classes=tuple(classes_and_functions(target)))(given)
     record = record_of(model)
     assert record is not None
     assert record.target is not None
     if target is not None:
         require_target(model, target, "deploy")
-    return write(parsed, record.target, model, batches)
+    return write(parsed, record.target, model, batches, reference_of(parsed.model))

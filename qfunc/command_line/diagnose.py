@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qfunc.command_line.calibration_data import inputs_of, read_batches
-from qfunc.command_line.quantize import read_program
+from qfunc.command_line.quantize import read_model
 from qfunc.command_line.target_argument import attribute_of, target_of
 from qfunc.diagnosis.diagnose import diagnose
 from qfunc.diagnosis.report import Trial
@@ -15,7 +15,7 @@ from qfunc.diagnosis.report import Trial
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("model", metavar="MODEL.pt2", type=Path, help="a file of torch.export.save")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a file of torch.export.save")
     parser.add_argument("--target", required=True, metavar="A", help="the target")
     parser.add_argument(
         "--data", required=True, metavar="DATA", help="an .npz file with one array per input, or module:batches"
@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
     Raises:
         QfuncError: of any step.
     """
-    target, program = target_of(parsed.target), read_program(parsed.model)
+    target, program = target_of(parsed.target), read_model(parsed.model)
     inputs = inputs_of(program)
     batches = read_batches(parsed.data, inputs, parsed.batch)
     calibration = None if parsed.calibration is None else read_batches(parsed.calibration, inputs, parsed.batch)

@@ -1,11 +1,11 @@
-"""The command `quantize`: from an exported program and examples to the files for a runtime, verified."""
+"""The command `quantize`: from an ONNX file or an exported program, and examples, to the files for a runtime, verified."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from qfunc.command_line.calibration_data import inputs_of, read_batches
 from qfunc.command_line.target_argument import target_of
 from qfunc.errors import FileError, VerifyError
 from qfunc.files.folder import open_file
+from qfunc.reading.read import read
 from qfunc.specs import Target
 from qfunc.transforms.calibrate import calibrate
 from qfunc.transforms.deploy import deploy
@@ -27,7 +28,7 @@ from qfunc.transforms.verify import verify
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("model", metavar="MODEL.pt2", type=Path, help="a file of torch.export.save")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="an .onnx file in float, or a file of torch.export.save")
     parser.add_argument("--target", required=True, metavar="A", help="the target")
     parser.add_argument(
         "--data", required=True, metavar="DATA", help="an .npz file with one array per input, or module:batches"
@@ -51,18 +52,24 @@ def run(parsed: argparse.Namespace) -> tuple[dict[str, Any], str, int]:
         QfuncError: of any step.
     """
     target = target_of(parsed.target)
-    program = read_program(parsed.model)
-    batches = read_batches(parsed.data, inputs_of(program), parsed.batch)
-    model = calibrate(batches, progress=not parsed.json)(quantize(target)(program))
+    given = read_model(parsed.model)
+    batches = read_batches(parsed.data, inputs_of(given), parsed.batch)
+    model = calibrate(batches, progress=not parsed.json)(quantize(target)(given))
     if parsed.save is not None:
         save(parsed.save)(model)
-    return write(parsed, target, model, batches)
+    return write(parsed, target, model, batches, reference_of(parsed.model))
 
 
 def write(
-    parsed: argparse.Namespace, target: Target, model: fx.GraphModule, batches: Iterable[Any] | None
+    parsed: argparse.Namespace,
+    target: Target,
+    model: fx.GraphModule,
+    batches: Iterable[Any] | None,
+    reference: Callable[..., Any] | None = None,
 ) -> tuple[dict[str, Any], str, int]:
     """Verify a calibrated model on batches, if there are any, and write its artifact; return as `run`.
+
+    The outputs are compared with `reference`, such as the original file in its own runtime; None for the float network.
 
     The artifact is written even if the runtime disagrees with the emulation; the exit code is 1 then.
 
@@ -74,7 +81,7 @@ def write(
     code, gained = 0, list[str]()
     if parsed.verify and batches is not None:
         try:
-            report = verify(target, latency=parsed.latency)(model, itertools.islice(batches, parsed.verify))
+            report = verify(target, reference=reference, latency=parsed.latency)(model, itertools.islice(batches, parsed.verify))
         except VerifyError as e:
             value["verdict"] = f"not verified: {e}"
         else:
@@ -88,6 +95,30 @@ def write(
     text += gained
     text += [f"written to {parsed.output}: {', '.join(value['files'])}"]
     return value, "\n".join(text), code
+
+
+def read_model(path: Path) -> torch.export.ExportedProgram | fx.GraphModule:
+    """Read the float model of an ONNX file, by its suffix, or an exported program.
+
+    Raises:
+        FileError: the file is damaged.
+        CaptureError: operators that qfunc does not read.
+    """
+    return read(path) if is_onnx(path) else read_program(path)
+
+
+def reference_of(path: Path) -> Callable[..., Any] | None:
+    """Return an ONNX file as its own runtime computes it; None for an exported program, whose float network is at hand."""
+    if not is_onnx(path):
+        return None
+    from qfunc.reading.onnx.original import original
+
+    return original(path)
+
+
+def is_onnx(path: Path) -> bool:
+    """Return True for the name of an ONNX file."""
+    return path.suffix.lower() == ".onnx"
 
 
 def read_program(path: Path) -> torch.export.ExportedProgram:

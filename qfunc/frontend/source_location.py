@@ -116,9 +116,9 @@ def _class_name(kind: Any) -> str:
 
 
 def has_module_name(kind: str) -> bool:
-    """Return True if the last op of a module of this class has the module's name.
+    """Return True if the last op of a module of this class, or of an op of an ONNX file ("onnx.Op"), has the module's name.
 
     >>> has_module_name("torch.nn.modules.linear.Linear"), has_module_name("torch.nn.modules.rnn.LSTM")
     (True, False)
     """
-    return kind.startswith("torch.nn.") and kind.rpartition(".")[2] not in _COMPOSITE
+    return kind.startswith(("torch.nn.", "onnx.")) and kind.rpartition(".")[2] not in _COMPOSITE

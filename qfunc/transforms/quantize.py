@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
@@ -20,6 +21,7 @@ from qfunc.graph.stages import unwrap
 from qfunc.graph.submodules import require_submodules, with_submodules
 from qfunc.graph.view import QuantizedModel
 from qfunc.placement.legality.sizes import limits_sizes, require_sizes
+from qfunc.reading.read import opened
 from qfunc.specs import Target
 from qfunc.transforms.batch_norm import FoldBatchNorm, require_batch_norm, warn_of_folded
 from qfunc.transforms.insert_quantizers import BatchNormMode, _simulations
@@ -40,7 +42,7 @@ from qfunc.transforms.zero_weights import warn_of_zero_weights
 Outer = TypeVar("Outer", bound=nn.Module)
 
 
-Model = nn.Module | fx.GraphModule | ExportedProgram
+Model = nn.Module | fx.GraphModule | ExportedProgram | str | os.PathLike[str]
 
 
 @overload
@@ -81,6 +83,7 @@ def quantize(
 ) -> Callable[[Any], Any]:
     """Return a transform from a float model to a new GraphModule that computes as if on the target.
 
+    The path of a float ONNX file stands for the model that `qfunc.read` returns.
     The model is captured, its BatchNorms are folded (unless `batch_norm` trains them), and a FakeQuantize is inserted
     after each tensor that the target's rules select. Weights get their qparams at once, activations by
     `qfunc.calibrate`. The model itself does not change. The result has copies of the model's attributes, and its methods
@@ -163,6 +166,7 @@ def simulation_of(
     def transform(model: Any) -> Any:
         # Under the caller's inference_mode the copies would be tensors that no training could use.
         with torch.inference_mode(False):
+            model = opened(model)
             require_float_model(model, whole=names is None)
             spellings = [] if example_inputs is not None else [spelling for op in target.ops for spelling in op.spellings]
             if names is None:

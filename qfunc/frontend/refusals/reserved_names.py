@@ -49,6 +49,15 @@ not have. Rename self.graph, or pass a module that contains the model: deeper me
             )
 
 
+def is_free_name(name: str) -> bool:
+    """Return True if a captured network may have a member of that name.
+
+    >>> is_free_name("encoder"), is_free_name("graph")
+    (True, False)
+    """
+    return name not in _attributes()
+
+
 def members_of(model: nn.Module) -> tuple[str, ...]:
     """Return the names of the submodules, parameters and buffers of a module and of its submodules.
 
