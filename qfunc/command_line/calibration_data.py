@@ -59,7 +59,9 @@ def _inputs_of_module(model: fx.GraphModule) -> Iterator[ProgramInput]:
     nodes = [node for node in model.graph.nodes if node.op == "placeholder"]
     for node, axes in zip(nodes, record.axes, strict=True):
         name = str(node.target)
-        yield ProgramInput(name, fixed.get(name, (None,) * len(axes)), None if record.facts[node.name].is_integer else torch.float32)
+        yield ProgramInput(
+            name, fixed.get(name, (None,) * len(axes)), None if record.facts[node.name].is_integer else torch.float32
+        )
 
 
 def read_batches(data: str, inputs: tuple[ProgramInput, ...], size: int) -> Iterable[tuple[Tensor, ...]]:

@@ -81,7 +81,9 @@ def write(
     code, gained = 0, list[str]()
     if parsed.verify and batches is not None:
         try:
-            report = verify(target, reference=reference, latency=parsed.latency)(model, itertools.islice(batches, parsed.verify))
+            report = verify(target, reference=reference, latency=parsed.latency)(
+                model, itertools.islice(batches, parsed.verify)
+            )
         except VerifyError as e:
             value["verdict"] = f"not verified: {e}"
         else:

@@ -16,9 +16,10 @@ from qfunc.ops.indexing import element
 from qfunc.ops.node import attribute, has, kind_of, op_of
 from qfunc.ops.sizes import is_number
 
-
-_KEEP = ("linear", "transpose", "split", "chunk", "sdpa", "softmax", "pad", "resize", "max_pool", "avg_pool", "adaptive_avg_pool",
-         "adaptive_max_pool", "flip", "roll", "batch_norm", "dropout")  # fmt: skip
+_KEEP = (
+    "linear", "transpose", "split", "chunk", "sdpa", "softmax", "pad", "resize", "max_pool", "avg_pool", "adaptive_avg_pool",
+    "adaptive_max_pool", "flip", "roll", "batch_norm", "dropout",
+)  # fmt: skip
 """Kinds whose results have the rank of their input."""
 _REDUCTIONS = ("mean", "sum", "amax", "amin", "global_avg_pool")
 

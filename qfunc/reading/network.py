@@ -28,6 +28,8 @@ class Network:
         self.dims: dict[fx.Node, Dims] = {}
         self.dtypes: dict[fx.Node, torch.dtype] = {}
         self._trial = TrialSizes(self.dims)
+        self._placeholders: list[fx.Node] = []
+        self._names: dict[str | None, str] = {}
         self._axes: list[tuple[str | None, ...]] = []
         self._sizes: list[tuple[str, tuple[int | None, ...]]] = []
         self._stored: dict[int, tuple[Tensor, fx.Node]] = {}
@@ -38,11 +40,23 @@ class Network:
         word = re.sub(r"\W", "_", name) or "input"
         word = f"_{word}" if word[0].isdigit() or iskeyword(word) else word
         node = self.graph.placeholder(self._inputs.fresh(word))
+        self._placeholders.append(node)
         self.note(node, dims, dtype)
-        named = tuple(None if isinstance(d, int) else d or f"{word}_{axis}" for axis, d in enumerate(dims))
-        self._axes.append(("batch", *named[1:]) if named and named[0] is not None else named)
+        for axis, size in enumerate(dims):
+            if not isinstance(size, int):
+                self._names.setdefault(size, str(size) if axis else "batch")
+        self._axes.append(tuple(None if isinstance(d, int) else self._names[d] for d in dims))
         self._sizes.append((str(node.target), tuple(d if isinstance(d, int) else None for d in dims)))
         return node
+
+    @property
+    def how_to_fix_sizes(self) -> str:
+        """The remedy where an op depends on sizes that vary: their names."""
+        names = sorted({d for dims in map(self.dims.__getitem__, self._placeholders) for d in dims if isinstance(d, str)})
+        words = ", ".join(f"{name!r}: number" for name in names[:4])
+        if not names:
+            return "Save the file with known sizes, or read the part before: read(..., outputs=(...))."
+        return f"Fix sizes that vary: read(..., sizes={{{words}}}); or read the part before it: read(..., outputs=(...))."
 
     def call(self, path: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return what a function returns: nodes, or constants if all tensors are known.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -106,8 +106,7 @@ class NodeReader:
         """
         found = self.tensor(index)
         if found is None:
-            do = "Fix the sizes that it is computed from: read(..., sizes={name: number}); or read another part: outputs=(...)."
-            raise self.refuse(f"{what} that are computed", "constants", do)
+            raise self.refuse(f"{what} that are computed", "constants", self.network.how_to_fix_sizes)
         return found
 
     def operand(self, index: int) -> Any:
@@ -177,7 +176,9 @@ class NodeReader:
         """
         found = self.rank(index)
         if found is None:
-            raise self.refuse("an input of unknown rank", "a known rank", "Save the file with onnx.shape_inference.infer_shapes.")
+            raise self.refuse(
+                "an input of unknown rank", "a known rank", "Save the file with onnx.shape_inference.infer_shapes."
+            )
         return found
 
     def length(self, axis: int, index: int = 0) -> int | None:
@@ -224,8 +225,8 @@ class NodeReader:
         return CaptureError(where=f"{self.file}: node {name!r} ({self.op})", found=found, wanted=wanted, do=do)
 
 
-Reader = Callable[[NodeReader], Value | Sequence[Value | None]]
-"""Return the result of a node, or the results in order."""
+Reader = Callable[[NodeReader], Any]
+"""Return the result of a node as a `Value`, or the results in order, None for those that nothing reads."""
 
 
 def tensor_of(proto: onnx.TensorProto) -> Tensor:

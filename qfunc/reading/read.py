@@ -36,7 +36,7 @@ def read(
         FileError: no ONNX file, or a damaged one.
         CaptureError: operators without a counterpart in torch, or control flow that depends on values; names the node.
 
-    Source: ONNX operator specification, versions 7 to 26; onnxruntime, docs/ContribOperators.md.
+    Source: ONNX operator specification, versions from 7 on; onnxruntime, docs/ContribOperators.md.
 
     >>> from onnx import TensorProto, helper
     >>> shape = ["batch", 4]

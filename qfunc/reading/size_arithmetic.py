@@ -45,7 +45,8 @@ def _slice(r: NodeReader) -> Value | None:
     if not all(r.tensor(i) is not None for i in range(1, len(r.inputs)) if r.has(i)):
         return None
     starts, ends, steps = r.listed("starts", 1), r.listed("ends", 2), r.listed("steps", 4)
-    assert starts is not None and ends is not None
+    assert starts is not None
+    assert ends is not None
     part: Any = slice(starts[0], ends[0], steps[0] if steps else 1)
     return _made(r, list(r.numbers(0, "numbers")[part]), scalar=False)
 
@@ -74,7 +75,9 @@ def _cast(r: NodeReader) -> Value | None:
         return None
     integers = not dtype.is_floating_point and r.dtype().is_floating_point
     entries = [r.arithmetic(int, e) if integers else e for e in r.numbers(0, "numbers")]
-    return _made(r, [float(e) if dtype.is_floating_point and isinstance(e, int) else e for e in entries], _is_scalar(r, 0), dtype)
+    return _made(
+        r, [float(e) if dtype.is_floating_point and isinstance(e, int) else e for e in entries], _is_scalar(r, 0), dtype
+    )
 
 
 def _each(function: Callable[[NodeReader], Callable[..., Any]]) -> Callable[[NodeReader], Value | None]:
@@ -154,7 +157,7 @@ def torch_type(code: int) -> torch.dtype | None:
     (torch.int64, torch.float32)
     """
     try:
-        found: torch.dtype = torch.from_numpy(helper.tensor_dtype_to_np_dtype(code).type([0])).dtype  # type: ignore[call-overload]
+        found: torch.dtype = torch.from_numpy(helper.tensor_dtype_to_np_dtype(code).type([0])).dtype
     except (TypeError, KeyError, ValueError):
         return torch.float32 if code in (1, 10, 11, 16) else None
     return torch.float32 if found.is_floating_point else found

@@ -73,10 +73,18 @@ ON_AVX2 = (
     (LSTM, evolve(LSTM, arithmetic=DynamicLstm(SaturatesPairs()))),
 )
 OF_IMAGES = Op("conv") & AtMost("in_channels", 3) & Multiple("out_channels", 16) & AtMost("out_channels", 32)
+NARROW = Op("conv") & AtMost("in_channels", 10) & AtMost("out_channels", 16) & Attr("groups", 1)
 SMALL_STATE = Op("lstm") & AtMost("hidden_size", 48)
 STEMS = "onnxruntime 1.31, AVX-512 VNNI, 64 pixels, 1 and 2 threads: such networks of three convolutions, 1.2 to 1.7"
+SPARSE = (
+    "onnxruntime 1.31, AVX-512 VNNI, 48 to 224 pixels: 1.5 and 2.3 of the first convolutions of P-net; such networks 1.0 to 1.3"
+)
 STATES = "onnxruntime 1.31, AVX-512 VNNI, 20 steps: a state of 16 and 32 entries, 1.3; of 64 entries 1.0"
-SLOWER = (Slower(OF_IMAGES & ReadBy(Op("hardswish")), 1.4, STEMS), Slower(SMALL_STATE, 1.3, STATES))
+SLOWER = (
+    Slower(OF_IMAGES & ReadBy(Op("hardswish")), 1.4, STEMS),
+    Slower(NARROW & ReadBy(Op("prelu")), 1.5, SPARSE),
+    Slower(SMALL_STATE, 1.3, STATES),
+)
 BUILDS = (
     Build(cpus.x86_64_vnni, slower=SLOWER),
     Build(cpus.x86_64_avxvnni),

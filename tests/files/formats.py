@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from qfunc.proof.package import read_proof
 from qfunc.proof.saved_check import check_saved
 from qfunc.reconstruction.checkpoint import Checkpoint
 from qfunc.reconstruction.optimize import Optimized
+from qfunc.specs import Everything, edit
 from qfunc.targets.executorch import schema as xnnpack
 from qfunc.targets.executorch.pte import delegate_of
 from qfunc.targets.onnxruntime.runner import OnnxRuntimeRunner
@@ -106,8 +108,17 @@ def formats(folder: Path) -> Iterator[Format]:
     yield Format("report", files["qfunc.json"], JSON, lambda c: read_quantized(Artifact({"qfunc.json": c}).report))
     runner = OnnxRuntimeRunner(optimise=False)
     yield Format("onnx", files["model.onnx"], damage_bytes, lambda c: runner.inside(Artifact({**files, "model.onnx": c})))
+    yield Format("float onnx", float_onnx(), damage_bytes, qfunc.read)
     yield from _of_runtimes()
     yield from _of_command_line(folder)
+
+
+def float_onnx() -> bytes:
+    """A float ONNX file of a small network."""
+    target = edit.skip(Everything())(targets.qdq)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that no op is quantized is meant
+        return qfunc.deploy(target, (INPUT,))(qfunc.quantize(target)(network())).files["model.onnx"]
 
 
 def _of_command_line(folder: Path) -> Iterator[Format]:

@@ -15,8 +15,8 @@ from tests.files.formats import Format, formats
 MUTATIONS = 120
 NAMES = (
     "spec", "target.json", "load qfunc.json", "load tensors", "verify model", "verify tensors", "verify artifact",
-    "proof", "proof tensors", "checkpoint index", "checkpoint unit", "report", "onnx", "tosa values", "tosa", "xnnpack values",
-    "pte", "ncnn", "npz", "pt2",
+    "proof", "proof tensors", "checkpoint index", "checkpoint unit", "report", "onnx", "float onnx", "tosa values", "tosa",
+    "xnnpack values", "pte", "ncnn", "npz", "pt2",
 )  # fmt: skip
 
 

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx
 import torch
 import torch.nn.functional as F
+from onnx import helper
 
 from qfunc.reading.node import NodeReader, Reader
 from qfunc.reading.onnx import linear
-from qfunc.reading.values import Constant, Value
+from qfunc.reading.values import Constant
 
 
 def _gelu(how: str) -> Reader:
-    def read(r: NodeReader) -> Value:
+    def read(r: NodeReader) -> Any:
         x = r.call(torch.add, r.x(), r.weight(1)) if r.has(1) else r.x()
-        return r.call(F.gelu, x, approximate=how)  # type: ignore[no-any-return]
+        return r.call(F.gelu, x, approximate=how)
 
     return read
 
 
-def _quick_gelu(r: NodeReader) -> Value:
+def _quick_gelu(r: NodeReader) -> Any:
     scaled = r.call(torch.mul, r.x(), float(r.attribute("alpha", 1.702)))
-    return r.call(torch.mul, r.x(), r.call(torch.sigmoid, scaled))  # type: ignore[no-any-return]
+    return r.call(torch.mul, r.x(), r.call(torch.sigmoid, scaled))
 
 
-def _skip_layer_norm(r: NodeReader) -> list[Value | None]:
+def _skip_layer_norm(r: NodeReader) -> Any:
     total = r.call(torch.add, r.x(0), r.x(1))
     simple = r.op == "SkipSimplifiedLayerNormalization"
     bias = 3 if simple else 4
@@ -37,7 +39,7 @@ def _skip_layer_norm(r: NodeReader) -> list[Value | None]:
     return [found, None, None, total]
 
 
-def _fused_conv(r: NodeReader) -> Value:
+def _fused_conv(r: NodeReader) -> Any:
     found = linear.READERS["Conv"](r)
     found = r.call(torch.add, found, r.x(3)) if r.has(3) else found
     name = r.attribute("activation", "")
@@ -49,20 +51,20 @@ def _fused_conv(r: NodeReader) -> Value:
     }  # fmt: skip
     if name not in functions:
         raise r.refuse(f"a convolution with {name!r}", f"one of {sorted(functions)}", "Save the model without optimization.")
-    return functions[name](found)  # type: ignore[no-any-return]
+    return functions[name](found)
 
 
-def _fused_matmul(r: NodeReader) -> Value:
+def _fused_matmul(r: NodeReader) -> Any:
     a, b = r.weight(0), r.weight(1)
     if r.attribute("transBatchA", 0) or r.attribute("transBatchB", 0):
         raise r.refuse("a transposed batch", "matrices", "Save the model without optimization.")
     a = r.call(torch.transpose, a, -2, -1) if r.attribute("transA", 0) else a
     b = r.call(torch.transpose, b, -2, -1) if r.attribute("transB", 0) else b
     found, factor = r.call(torch.matmul, a, b), float(r.attribute("alpha", 1.0))
-    return found if factor == 1 else r.call(torch.mul, found, factor)  # type: ignore[no-any-return]
+    return found if factor == 1 else r.call(torch.mul, found, factor)
 
 
-def _attention(r: NodeReader) -> Value:
+def _attention(r: NodeReader) -> Any:
     heads, weight, bias = int(r.attribute("num_heads")), r.known(1, "weights"), r.known(2, "biases")
     if any(r.has(i) for i in range(3, len(r.inputs))) or r.attribute("unidirectional", 0) or r.attribute("do_rotary", 0):
         raise r.refuse("a mask, a cache or positions", "attention to all positions", "Save the model without optimization.")
@@ -77,7 +79,7 @@ def _attention(r: NodeReader) -> Value:
     return _attended(r, parts, r.attribute("scale"))
 
 
-def _multi_head_attention(r: NodeReader) -> Value:
+def _multi_head_attention(r: NodeReader) -> Any:
     if any(r.has(i) for i in range(4, len(r.inputs))) or r.attribute("unidirectional", 0) or not (r.has(1) and r.has(2)):
         raise r.refuse("a mask, a cache or packed inputs", "queries, keys and values", "Save the model without optimization.")
     given: list[Any] = [r.x(i) for i in range(3)]
@@ -92,12 +94,38 @@ def _heads(r: NodeReader, x: Any, heads: int) -> Any:
     return r.call(torch.transpose, r.call(torch.unflatten, x, -1, (heads, -1)), 1, 2)
 
 
-def _attended(r: NodeReader, parts: list[Any], scale: Any) -> Value:
+def _attended(r: NodeReader, parts: list[Any], scale: Any) -> Any:
     factor = None if scale in (None, 0.0) else float(scale)
     found = r.call(F.scaled_dot_product_attention, *parts, None, 0.0, False, scale=factor)
-    return r.call(torch.flatten, r.call(torch.transpose, found, 1, 2), 2)  # type: ignore[no-any-return]
+    return r.call(torch.flatten, r.call(torch.transpose, found, 1, 2), 2)
 
 
+def _standard_attention(r: NodeReader) -> Any:
+    """Read Attention of ONNX's own domain, versions 23 and 24: softmax(scale Q K^T + mask) V, by heads."""
+    rows, given = r.known_rank() == 3, [r.x(i) for i in range(3)]
+    if rows:
+        queries, keys = int(r.attribute("q_num_heads")), int(r.attribute("kv_num_heads"))
+        given = [_heads(r, x, n) for x, n in zip(given, (queries, keys, keys), strict=True)]
+        grouped = queries != keys
+    else:
+        grouped = r.length(1) != r.length(1, 1)
+    mask, causal = r.x(3) if r.has(3) else None, bool(r.attribute("is_causal", 0))
+    scale = r.attribute("scale")
+    factor = None if scale is None else float(scale)
+    found = r.call(F.scaled_dot_product_attention, *given, mask, 0.0, causal, scale=factor, enable_gqa=grouped)
+    return r.call(torch.flatten, r.call(torch.transpose, found, 1, 2), 2) if rows else found
+
+
+def is_plain(node: onnx.NodeProto) -> bool:
+    """Return True for an Attention of ONNX's own domain that is one op of torch; others are expanded as ONNX defines them."""
+    named = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    plain = {"is_causal", "kv_num_heads", "q_num_heads", "scale"} >= set(named)
+    given = [bool(name) for name in node.input] + [False] * 7
+    return plain and not any(given[4:]) and not any(node.output[1:]) and not (given[3] and named.get("is_causal"))
+
+
+STANDARD: dict[str, Reader] = {"Attention": _standard_attention}
+"""The readers of ONNX's own domain, by operator."""
 READERS: dict[str, Reader] = {
     "Gelu": _gelu("none"), "BiasGelu": _gelu("none"), "FastGelu": _gelu("tanh"), "QuickGelu": _quick_gelu,
     "SkipLayerNormalization": _skip_layer_norm, "SkipSimplifiedLayerNormalization": _skip_layer_norm,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import onnx
-
 from torch import Tensor, fx
 
 from qfunc.errors import CaptureError, QfuncError, first_line
@@ -89,14 +88,20 @@ def _needed(graph: onnx.GraphProto, ends: Sequence[str]) -> set[int]:
 
 def _read(node: onnx.NodeProto) -> list[str]:
     inner = [a.g for a in node.attribute if a.HasField("g")]
-    return [*node.input, *(name for g in inner for n in g.node for name in _read(n)), *(o.name for g in inner for o in g.output)]
+    return [
+        *node.input,
+        *(name for g in inner for n in g.node for name in _read(n)),
+        *(o.name for g in inner for o in g.output),
+    ]
 
 
 def _require_names(what: str, given: Any, names: Sequence[str], source: Source) -> None:
     unknown = next((name for name in given if name not in names), None)
     if unknown is not None:
         few = ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-        raise CaptureError(where=f"{source.file}, {what}", found=repr(unknown), wanted=f"one of {few}", do="Give one of these names.")
+        raise CaptureError(
+            where=f"{source.file}, {what}", found=repr(unknown), wanted=f"one of {few}", do="Give one of these names."
+        )
 
 
 class _Reading:
@@ -114,7 +119,9 @@ class _Reading:
         missing = next((name for name in proto.input if name and name not in env), None)
         r = NodeReader(self.network, proto, version, tuple(env.get(name) for name in proto.input), self.source.file)
         if missing is not None:
-            raise r.refuse(f"an input {missing!r} that nothing computes before", "nodes in order", "Check the file with onnx.checker.")
+            raise r.refuse(
+                f"an input {missing!r} that nothing computes before", "nodes in order", "Check the file with onnx.checker."
+            )
         if proto.op_type == "If":
             return self._branch(r, env)
         reader = reader_of(proto)
@@ -140,14 +147,11 @@ class _Reading:
     def _branch(self, r: NodeReader, env: Env) -> list[Value | None]:
         chosen = r.tensor(0)
         if chosen is None:
-            do = (
-                "Fix what it depends on: read(..., fixed={input: value}) or read(..., sizes={name: number}); "
-                "or export the model without branches."
-            )
-            raise r.refuse("a branch that depends on values", "a condition that the file determines", do)
+            do = f"{self.network.how_to_fix_sizes[:-1]}; or fix the input that decides: fixed={{input: value}}."
+            raise r.refuse("a branch that depends on values or sizes", "a condition that the file determines", do)
         name = "then_branch" if bool(chosen.reshape(-1)[0]) else "else_branch"
         graph = next(a.g for a in r.proto.attribute if a.name == name)
-        inner: Env = ChainMap({**_stored(graph)}, env)  # type: ignore[arg-type]
+        inner: Env = ChainMap({**_stored(graph)}, env)
         needed = _needed(graph, [o.name for o in graph.output])
         self.nodes([n for i, n in enumerate(graph.node) if i in needed], inner)
         return [inner.get(o.name) for o in graph.output]
@@ -169,5 +173,3 @@ def _unknown(r: NodeReader) -> CaptureError:
     before = ", ".join(repr(name) for name in proto.input if name) or "none"
     do = f"Read the part before it: read(..., outputs=(...)), of which the op reads {before}."
     return r.refuse(f"an op {proto.op_type}{domain}", "an op that qfunc reads", do)
-
-

@@ -27,7 +27,7 @@ def _per_axis(r: NodeReader, name: str, rank: int) -> list[int]:
     return [int(v) for v in r.attribute(name, [1] * rank)]
 
 
-def _conv(r: NodeReader) -> Value:
+def _conv(r: NodeReader) -> Any:
     rank = _spatial(r)
     stride, dilation = _per_axis(r, "strides", rank), _per_axis(r, "dilations", rank)
     kernel = [r.length(axis, 1) for axis in range(2, rank + 2)]
@@ -39,7 +39,7 @@ def _conv(r: NodeReader) -> Value:
     return found
 
 
-def _conv_transpose(r: NodeReader) -> Value:
+def _conv_transpose(r: NodeReader) -> Any:
     rank = _spatial(r)
     stride, dilation = _per_axis(r, "strides", rank), _per_axis(r, "dilations", rank)
     more = [int(v) for v in r.attribute("output_padding", [0] * rank)]
@@ -47,7 +47,9 @@ def _conv_transpose(r: NodeReader) -> Value:
     begin, end = _transposed_padding(r, kernel, stride, dilation, more)
     common = [min(b, e) for b, e in zip(begin, end, strict=True)]
     if any(c < 0 for c in common) or any(p >= max(s, d) for p, s, d in zip(more, stride, dilation, strict=True)):
-        raise r.refuse(f"pads {begin + end} and output_padding {more}", "pads from 0 on", "Pad or cut the result by an op of its own.")
+        raise r.refuse(
+            f"pads {begin + end} and output_padding {more}", "pads from 0 on", "Pad or cut the result by an op of its own."
+        )
     found: Value = r.call(
         _TRANSPOSED[rank], r.x(), r.weight(1), r.weight(2), tuple(stride), tuple(common), tuple(more),
         int(r.attribute("group", 1)), tuple(dilation),
@@ -69,8 +71,7 @@ def _transposed_padding(
         return pads[:rank], pads[rank:]
     sizes = [r.length(axis) for axis in range(2, rank + 2)]
     if None in sizes or None in kernel:
-        do = "Fix the sizes: read(..., sizes={name: number})."
-        raise r.refuse("output_shape or auto_pad for sizes that vary", "known sizes", do)
+        raise r.refuse("output_shape or auto_pad for sizes that vary", "known sizes", r.network.how_to_fix_sizes)
     # pads = stride (n - 1) + output_padding + dilation (k - 1) + 1 - wanted
     whole = [s * (n - 1) + o + d * (k - 1) + 1  # type: ignore[operator]
              for n, s, o, d, k in zip(sizes, stride, more, dilation, kernel, strict=True)]  # fmt: skip
@@ -84,7 +85,7 @@ def _scaled(r: NodeReader, value: Any, factor: float) -> Any:
     return value if factor == 1 else r.call(torch.mul, value, factor)
 
 
-def _gemm(r: NodeReader) -> Value:
+def _gemm(r: NodeReader) -> Any:
     a, b, c = r.x(0), r.weight(1), r.weight(2)
     if r.attribute("transA", 0):
         a = r.call(torch.transpose, a, 0, 1)
@@ -97,12 +98,12 @@ def _gemm(r: NodeReader) -> Value:
     transposed, width = bool(r.attribute("transB", 0)), r.length(0 if r.attribute("transB", 0) else 1, 1)
     bias = _bias(r, None if c is None else _scaled(r, c, beta), width)
     if transposed and isinstance(b, Constant) and (bias is None or isinstance(bias, Constant)):
-        return r.call(F.linear, a, b, bias)  # type: ignore[no-any-return]
+        return r.call(F.linear, a, b, bias)
     if isinstance(b, Constant) and isinstance(bias, Constant):
-        return r.call(torch.addmm, bias, a, b)  # type: ignore[no-any-return]
+        return r.call(torch.addmm, bias, a, b)
     product = r.call(torch.matmul, a, r.call(torch.transpose, b, 0, 1) if transposed else b)
     rest = bias if bias is not None else None if c is None else _scaled(r, c, beta)
-    return product if rest is None else r.call(torch.add, product, rest)  # type: ignore[no-any-return]
+    return product if rest is None else r.call(torch.add, product, rest)
 
 
 def _bias(r: NodeReader, c: Any, width: int | None) -> Constant | None:
@@ -117,15 +118,15 @@ def _bias(r: NodeReader, c: Any, width: int | None) -> Constant | None:
     return Constant(c.tensor.reshape(-1).expand(width).contiguous(), c.name, True)
 
 
-def _matmul(r: NodeReader) -> Value:
-    return r.call(torch.matmul, r.weight(0), r.weight(1))  # type: ignore[no-any-return]
+def _matmul(r: NodeReader) -> Any:
+    return r.call(torch.matmul, r.weight(0), r.weight(1))
 
 
-def _einsum(r: NodeReader) -> Value:
+def _einsum(r: NodeReader) -> Any:
     operands = tuple(r.x(i) for i in range(len(r.inputs)))
     if not any(isinstance(o, fx.Node) for o in operands):
-        return r.call(torch.einsum, r.attribute("equation"), operands)  # type: ignore[no-any-return]
-    return r.call(torch.einsum, r.attribute("equation").replace(" ", ""), operands)  # type: ignore[no-any-return]
+        return r.call(torch.einsum, r.attribute("equation"), operands)
+    return r.call(torch.einsum, r.attribute("equation").replace(" ", ""), operands)
 
 
 READERS: dict[str, Reader] = {

@@ -24,7 +24,6 @@ from qfunc.reading.onnx import (
     reduction,
     shape,
 )
-from qfunc.reading.values import Value
 
 MICROSOFT = "com.microsoft"
 CORE = ("", "ai.onnx")
@@ -42,12 +41,14 @@ def _derived() -> dict[str, Reader]:
 
 
 def _reader_of(records: Sequence[Op]) -> Reader:
-    def read(r: NodeReader) -> Value:
+    def read(r: NodeReader) -> Any:
         for op in records:
             if (call := _bound(r, op)) is not None:
-                return r.call(op.call, *call)  # type: ignore[no-any-return]
+                return r.call(op.call, *call)
         found = ", ".join(f"{name}={r.attribute(name)!r}" for name in sorted(r.attribute_names))
-        raise r.refuse(found or "other attributes", "attributes that torch's op has", "Leave the op out: read(..., outputs=(...)).")
+        raise r.refuse(
+            found or "other attributes", "attributes that torch's op has", "Leave the op out: read(..., outputs=(...))."
+        )
 
     return read
 
@@ -79,7 +80,7 @@ def _bound(r: NodeReader, op: Op) -> tuple[Any, ...] | None:
 
 READERS: dict[str, Reader] = {
     **_derived(), **linear.READERS, **elementwise.READERS, **pooling.READERS, **normalization.READERS, **shape.READERS,
-    **indexing.READERS, **creation.READERS, **reduction.READERS, **image.READERS, **recurrent.READERS,
+    **indexing.READERS, **creation.READERS, **reduction.READERS, **image.READERS, **recurrent.READERS, **attention.STANDARD,
 }  # fmt: skip
 """Operators of ONNX's own domain and their readers."""
 
@@ -88,4 +89,6 @@ def reader_of(node: onnx.NodeProto) -> Callable[[NodeReader], Any] | None:
     """Return the reader of a node, or None."""
     if node.domain == MICROSOFT:
         return attention.READERS.get(node.op_type)
-    return READERS.get(node.op_type) if node.domain in CORE else None
+    if node.domain not in CORE or (node.op_type == "Attention" and not attention.is_plain(node)):
+        return None
+    return READERS.get(node.op_type)

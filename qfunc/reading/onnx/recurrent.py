@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from qfunc.ops.recurrent import gru, lstm, rnn
 from qfunc.reading.node import NodeReader, Reader
-from qfunc.reading.values import Constant, Value
+from qfunc.reading.values import Constant
 
 _GATES = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 """The positions in ONNX of torch's gates: i, o, f, c become i, f, g, o; z, r, h become r, z, n."""
@@ -18,7 +17,7 @@ _OPS: dict[str, Any] = {"LSTM": lstm, "GRU": gru, "RNN": rnn}
 _DEFAULT = {"LSTM": ["sigmoid", "tanh", "tanh"], "GRU": ["sigmoid", "tanh"], "RNN": ["tanh"]}
 
 
-def _recurrent(r: NodeReader) -> Sequence[Value | None]:
+def _recurrent(r: NodeReader) -> Any:
     ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[r.attribute("direction", "forward")]
     names = [str(n.decode() if isinstance(n, bytes) else n).lower() for n in r.attribute("activations", [])]
     names = names or _DEFAULT[r.op] * len(ways)

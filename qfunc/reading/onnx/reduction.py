@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from qfunc.reading.node import NodeReader, Reader
-from qfunc.reading.values import Value
 
 
 def _reduced(function: Callable[[NodeReader, Any, tuple[int, ...], bool], Any]) -> Reader:
-    def read(r: NodeReader) -> Value:
+    def read(r: NodeReader) -> Any:
         axes = r.axes()
         if axes == () or axes is None:
             if r.attribute("noop_with_empty_axes", 0):
-                return function(r, r.x(), (), True) if r.op in _OF_EACH else r.value(0)  # type: ignore[no-any-return]
+                return function(r, r.x(), (), True) if r.op in _OF_EACH else r.value(0)
             axes = tuple(range(r.known_rank()))
-        return function(r, r.x(), axes, bool(r.attribute("keepdims", 1)))  # type: ignore[no-any-return]
+        return function(r, r.x(), axes, bool(r.attribute("keepdims", 1)))
 
     return read
 
@@ -73,18 +72,18 @@ def _sum_square(r: NodeReader, x: Any, axes: tuple[int, ...], keep: bool) -> Any
 
 
 def _place(function: Any) -> Reader:
-    def read(r: NodeReader) -> Value:
+    def read(r: NodeReader) -> Any:
         axis, keep = int(r.attribute("axis", 0)), bool(r.attribute("keepdims", 1))
         if not r.attribute("select_last_index", 0):
-            return r.call(function, r.x(), axis, keep)  # type: ignore[no-any-return]
+            return r.call(function, r.x(), axis, keep)
         size = r.sizes()[axis]
         first = r.call(function, r.call(torch.flip, r.x(), (axis,)), axis, keep)
-        return r.call(torch.sub, r.arithmetic(operator.sub, size, 1), first)  # type: ignore[no-any-return]
+        return r.call(torch.sub, r.arithmetic(operator.sub, size, 1), first)
 
     return read
 
 
-def _topk(r: NodeReader) -> Sequence[Value | None]:
+def _topk(r: NodeReader) -> Any:
     given = r.attribute("k") if r.version < 10 else r.numbers(1, "a number of entries")[0]
     largest, ordered = bool(r.attribute("largest", 1)), bool(r.attribute("sorted", 1))
     whole = r.call(torch.topk, r.x(), given, int(r.attribute("axis", -1)), largest, ordered)
@@ -93,14 +92,14 @@ def _topk(r: NodeReader) -> Sequence[Value | None]:
     return [r.network.call(name, operator.getitem, whole, k) if name else None for k, name in enumerate(r.outputs)]
 
 
-def _cumsum(r: NodeReader) -> Value:
+def _cumsum(r: NodeReader) -> Any:
     axis = int(r.known(1, "an axis").reshape(-1)[0])
     x: Any = r.x()
     backwards, before = bool(r.attribute("reverse", 0)), bool(r.attribute("exclusive", 0))
     x = r.call(torch.flip, x, (axis,)) if backwards else x
     found = r.call(torch.cumsum, x, axis)
     found = r.call(torch.sub, found, x) if before else found
-    return r.call(torch.flip, found, (axis,)) if backwards else found  # type: ignore[no-any-return]
+    return r.call(torch.flip, found, (axis,)) if backwards else found
 
 
 READERS: dict[str, Reader] = {

@@ -18,7 +18,7 @@ from qfunc.reading.onnx.ops import CORE, reader_of
 from qfunc.reading.size_arithmetic import torch_type
 from qfunc.reading.trial_sizes import Dims
 
-OPSETS = range(7, 27)
+OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
 _SMALL = 1024
 """Tensors up to this number of entries may be shapes: shape inference gets their values."""
 _CONTROL = ("If", "Loop", "Scan")
@@ -124,18 +124,28 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
 def _with_sizes(model: onnx.ModelProto, sizes: Mapping[str, int], file: str) -> onnx.ModelProto:
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
-    unknown = dict(sizes)
+    unknown, names = dict(sizes), list[str]()
     for info in fixed.graph.input:
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param in sizes:
-                unknown.pop(dim.dim_param, None)
-                dim.dim_value = sizes[dim.dim_param]
+        for axis, dim in enumerate(info.type.tensor_type.shape.dim):
+            name = name_of_size(info.name, axis, dim)
+            names += [name] if name else []
+            if name in sizes:
+                unknown.pop(name, None)
+                dim.dim_value = sizes[name]
     if unknown:
-        names = sorted({d.dim_param for i in model.graph.input for d in i.type.tensor_type.shape.dim if d.dim_param})
-        wanted = f"the name of a size that varies: {', '.join(map(repr, names)) or 'the file has none'}"
-        raise CaptureError(where=f"{file}, sizes", found=repr(next(iter(unknown))), wanted=wanted, do="Give one of these names.")
+        wanted = f"the name of a size that varies: {', '.join(map(repr, dict.fromkeys(names))) or 'the file has none'}"
+        raise CaptureError(
+            where=f"{file}, sizes", found=repr(next(iter(unknown))), wanted=wanted, do="Give one of these names."
+        )
     del fixed.graph.value_info[:]
     return fixed
+
+
+def name_of_size(tensor: str, axis: int, dim: onnx.TensorShapeProto.Dimension) -> str:
+    """Return the name of a size that varies, "x_1" for the size without a name of axis 1 of x; "" for a known size."""
+    if dim.HasField("dim_value") and dim.dim_value >= 0:
+        return ""
+    return dim.dim_param or f"{tensor}_{axis}"
 
 
 def _without_functions(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
@@ -146,19 +156,33 @@ def _without_functions(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     if not local and not defined:
         return model
     try:
-        model = inliner.inline_local_functions(model) if local else model
+        model = _with_defaults(inliner.inline_local_functions(model) if local else model, defined)
         ids = [(domain, name) for domain, name in defined if domain in CORE]
         return inliner.inline_selected_functions(model, ids, inline_schema_functions=True) if ids else model
     except Exception as e:  # the checker's and the inliner's errors have no common type
         do = "Check the file with onnx.checker.check_model."
-        raise FileError(where=file, found=f"functions that cannot be expanded ({first_line(e)})", wanted="a valid model", do=do) from e
+        raise FileError(
+            where=file, found=f"functions that cannot be expanded ({first_line(e)})", wanted="a valid model", do=do
+        ) from e
+
+
+def _with_defaults(model: onnx.ModelProto, ops: set[tuple[str, str]]) -> onnx.ModelProto:
+    # The inliner leaves attributes out that a node leaves to their default.
+    filled = onnx.ModelProto()
+    filled.CopyFrom(model)
+    version = next((o.version for o in model.opset_import if o.domain in CORE), 1)
+    for node in (n for g in _graphs(filled.graph) for n in g.node if (n.domain, n.op_type) in ops and n.domain in CORE):
+        named = {a.name for a in node.attribute}
+        attributes = onnx.defs.get_schema(node.op_type, version, "").attributes
+        node.attribute.extend(a.default_value for n, a in attributes.items() if a.default_value.name and n not in named)
+    return filled
 
 
 def _is_function(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
     version = next((o.version for o in model.opset_import if o.domain in CORE), 1)
     if node.domain not in CORE or node.op_type in _CONTROL or not onnx.defs.has(node.op_type, version, ""):
         return False
-    schema = onnx.defs.get_schema(node.op_type, version, "")
+    schema: Any = onnx.defs.get_schema(node.op_type, version, "")
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
@@ -194,12 +218,12 @@ def _inferred(model: onnx.ModelProto) -> dict[str, tuple[Dims | None, torch.dtyp
         found = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
     except Exception:  # an invalid or unknown op: the readers say what they lack
         found = graph
-    return {info.name: _known(info) for info in (*found.value_info, *found.input, *found.output)}
+    known = {info.name: _known(info, named=False) for info in (*found.value_info, *found.output)}
+    return known | {info.name: _known(info, named=True) for info in found.input}
 
 
-def _known(info: onnx.ValueInfoProto) -> tuple[Dims | None, torch.dtype | None]:
+def _known(info: onnx.ValueInfoProto, named: bool) -> tuple[Dims | None, torch.dtype | None]:
     kind = info.type.tensor_type
-    dims = tuple(
-        d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else d.dim_param or None for d in kind.shape.dim
-    )
+    names = [name_of_size(info.name if named else "", axis, d) for axis, d in enumerate(kind.shape.dim)]
+    dims = tuple(name or d.dim_value for name, d in zip(names, kind.shape.dim, strict=True))
     return dims if kind.HasField("shape") else None, torch_type(kind.elem_type) if kind.elem_type else None

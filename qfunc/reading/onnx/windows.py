@@ -30,8 +30,9 @@ def padding_of(
     for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
         n = r.length(axis + 2) if s != 1 else 1
         if n is None or k is None:
-            do = "Fix the sizes: read(..., sizes={name: number})."
-            raise r.refuse(f"auto_pad={auto!r} for sizes that vary", "known sizes, or a stride of 1", do)
+            raise r.refuse(
+                f"auto_pad={auto!r} for sizes that vary", "known sizes, or a stride of 1", r.network.how_to_fix_sizes
+            )
         total.append(max((-(-n // s) - 1) * s + d * (k - 1) + 1 - n, 0))
     less, rest = [t // 2 for t in total], [t - t // 2 for t in total]
     return (less, rest) if auto == "SAME_UPPER" else (rest, less)
