@@ -26,11 +26,20 @@ def read_model(content: bytes, file: str = "model.onnx") -> onnx.ModelProto:
         model.ParseFromString(content)
     except Exception as e:  # protobuf's DecodeError, whose module has no types
         raise damage_error(file, "", f"no ONNX model ({first_line(e)})", "an ONNX model") from e
+    require_sound(model, file)
+    return model
+
+
+def require_sound(model: onnx.ModelProto, file: str) -> None:
+    """Refuse a model with tensors outside of the file, or whose shape and bytes differ, or with names that are no text.
+
+    Raises:
+        FileError: names the place.
+    """
     for path, message in _messages(model, ""):
         _require_text(message, path, file)
         if isinstance(message, onnx.TensorProto):
             _require_whole(message, path, file)
-    return model
 
 
 def _messages(message: Any, path: str) -> Iterator[tuple[str, Any]]:

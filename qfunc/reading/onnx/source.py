@@ -14,6 +14,7 @@ from onnx import inliner
 
 from qfunc.errors import CaptureError, FileError, first_line
 from qfunc.files.json_text import damage_error
+from qfunc.files.onnx_model import require_sound
 from qfunc.reading.onnx.ops import CORE, reader_of
 from qfunc.reading.size_arithmetic import torch_type
 from qfunc.reading.trial_sizes import Dims
@@ -49,6 +50,7 @@ class Source:
             CaptureError: operators that are too old, or names of sizes that the file does not have.
         """
         model, file = _loaded(given)
+        require_sound(model, file)
         versions = {o.domain: o.version for o in model.opset_import}
         version = versions.get("", versions.get("ai.onnx"))
         if version is None or version not in OPSETS:
@@ -103,10 +105,12 @@ def _whole(model: onnx.ModelProto, folder: str, file: str) -> onnx.ModelProto:
             do = "Keep the tensors beside the model, as onnx.save does."
             found = f"a tensor in {entries.get('location', '')!r}"
             raise FileError(where=f"{file}: {tensor.name}", found=found, wanted="a file in the folder of the model", do=do)
-        start, length = int(entries.get("offset", 0)), entries.get("length")
+        numbers = [entries.get("offset", "0"), entries.get("length", "-1")]
+        if not all(n.removeprefix("-").isdecimal() for n in numbers) or int(numbers[0]) < 0:
+            raise damage_error(file, f"{tensor.name}.external_data", f"{numbers}", "an offset and a length")
         with place.open("rb") as f:
-            f.seek(start)
-            tensor.raw_data = f.read(-1 if length is None else int(length))
+            f.seek(int(numbers[0]))
+            tensor.raw_data = f.read(int(numbers[1]))
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
     return model
