@@ -46,6 +46,7 @@ CONTENTS = {
     ),
     "Guide": (
         "networks",
+        "onnx_files",
         "diagnosis",
         "training",
         "corrections",

@@ -1,12 +1,12 @@
 """python -m qfunc: quantize models, inspect and verify the files, and show, compare and check targets.
 
-    python -m qfunc quantize MODEL.pt2 --target A --data DATA.npz -o DIR
-                                    from an exported program and examples to the files for a runtime: exit code 1 if
-                                    the runtime and the emulation differ
-    python -m qfunc deploy MODEL.pt2 SAVED -o DIR
-                                    from an exported program and a folder of qfunc.save, or of quantize --save, to the files;
-                                    with --data, exit code 1 if the runtime and the emulation differ
-    python -m qfunc diagnose MODEL.pt2 --target A --data DATA.npz
+    python -m qfunc quantize MODEL --target A --data DATA.npz -o DIR
+                                    from a model and examples to the files for a runtime: exit code 1 if the runtime and the
+                                    emulation differ
+    python -m qfunc deploy MODEL SAVED -o DIR
+                                    from a model and a folder of qfunc.save, or of quantize --save, to the files; with
+                                    --data, exit code 1 if the runtime and the emulation differ
+    python -m qfunc diagnose MODEL --target A --data DATA.npz
                                     print why a model loses accuracy on a target, and what recovers it
     python -m qfunc inspect DIR     print the quantized tensors and the units of an artifact
     python -m qfunc verify DIR      check the files of artifact.save or qfunc.save, and the proof of qfunc.prove, if they have
@@ -15,6 +15,8 @@
     python -m qfunc show A          print a target as the code that builds it
     python -m qfunc diff A B        print the differences of two targets: exit code 1 if there are any
     python -m qfunc check A         check the laws of qfunc.testing.check_target: exit code 1 if one fails
+
+MODEL: a float ONNX file (.onnx), or an exported program of torch.export.save (.pt2).
 
 A and B: a name in qfunc.targets ("tensorrt", "academic(4, 8)"), "module:attribute", or a JSON file of specs.to_json or
 artifact.save.  A file of a target with classes of your own names them, and imports no module: give deploy and verify
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         found.set_defaults(command=command)
         return found
 
-    quantize.add_arguments(add("quantize", quantize.run, "quantize an exported program"))
+    quantize.add_arguments(add("quantize", quantize.run, "quantize an ONNX file or an exported program"))
     deploy.add_arguments(add("deploy", deploy.run, "write the files of a saved quantized model"))
     diagnose.add_arguments(add("diagnose", diagnose.run, "find out why a model loses accuracy"))
     add("inspect", _inspect, "print the tensors and units of an artifact", "DIR")

@@ -42,6 +42,8 @@ EXCEPTIONS = {
     "qfunc/proof/prove.py": "the argument onnxruntime_web, and a message",
     "qfunc/proof/saved.py": "the Python packages of the runtimes of check.py",
     "qfunc/proof/saved_check.py": "folders of targets without a runner",
+    "qfunc/reading/onnx/original.py": EVALUATOR,
+    "qfunc/reading/onnx/resize_matrices.py": EVALUATOR,
     "qfunc/streaming/stream.py": IN_MESSAGE,
     "qfunc/sweeps/sweep.py": IN_MESSAGE,
     "qfunc/testing/fuzz/__main__.py": IN_MESSAGE,
