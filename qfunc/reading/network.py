@@ -117,8 +117,9 @@ class Network:
 
     def size(self, value: fx.Node, axis: int) -> Number:
         """Return a size of a tensor: a number if the file fixes it, else a node."""
-        known = self.length(value, axis)
-        return self.graph.call_function(torch.Tensor.size, (value, axis)) if known is None else known
+        dims = self.shape(value)
+        known = None if dims is None else dims[axis]
+        return known if isinstance(known, int) else self.graph.call_function(torch.Tensor.size, (value, axis))
 
     def tensor(self, value: Value, path: str) -> Constant | fx.Node:
         """Return a value as a tensor; numbers that are computed become one."""

@@ -19,11 +19,12 @@ _MOST = 4096
 
 def _resize(r: NodeReader) -> Any:
     """Read it as torch's interpolation where that is the same; else, of known sizes, as products with two matrices."""
-    rank, have = r.known_rank(), r.sizes()
+    rank = r.known_rank()
     scales, sizes = _requested(r, rank)
-    if sizes is not None and _same(sizes, have) and all(isinstance(n, int) for n in have):
-        return r.x()
     if scales is not None and all(s == 1 for s in scales):
+        return r.x()
+    have: list[Number] = r.sizes() if scales is None else []
+    if sizes is not None and _same(sizes, have) and all(isinstance(n, int) for n in have):
         return r.x()
     fixed = scales[:2] == [1, 1] if scales is not None else sizes is not None and _same(sizes[:2], have[:2])
     if fixed and rank in _LINEAR and (mode := _mode_of_torch(r, scales, sizes)) is not None:
@@ -31,6 +32,7 @@ def _resize(r: NodeReader) -> Any:
         corners = _how(r) == "align_corners" if mode not in ("nearest", "nearest-exact") else None
         size = None if sizes is None else tuple(sizes[2:])
         return r.call(F.interpolate, r.x(), size, factors, mode, corners)
+    have = have or [n if (n := r.length(a)) is not None else r.network.size(r.x(), a) for a in range(rank)]  # type: ignore[arg-type]
     wanted = sizes if scales is None else [int(n * s) if isinstance(n, int) else n for n, s in zip(have, scales, strict=True)]
     known = all(isinstance(n, int) for n in (*have[-2:], *(wanted or ())[-2:]))
     if not known or wanted is None or _same(wanted[:-2], have[:-2]) is False:
