@@ -7,8 +7,8 @@ u = 2^-23 bounds the relative error of one rounding, twice over.  The rules are 
 - convolutions by windows of 3 x 3, which runtimes compute by Winograd's transforms of tiles of up to 8 x 8 (ncnn): besides
   (C + 48) u times the largest magnitudes of the C channels near a place, multiplied by the largest of the weights; that is
   4 times the largest deviation of ncnn in 1,080 convolutions of 1 to 256 channels, and 1/511 of the bound of F(6, 3);
-- functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations, plus the largest change of f within the inputs'
-  errors and u |x|, which is infinite where those leave the domain of f; additions and products round once;
+- functions of one entry: 32 u (|x| + |f(x)|), and 8 u more for activations and erf, plus the largest change of f within the
+  inputs' errors and u |x|, which is infinite where those leave the domain of f; additions and products round once;
 - products of n entries: n u times the product of the entries' magnitudes, plus what it grows by the inputs' errors;
 - einsums: as sums of products, with 2 u more for each operand; sums of windows and differences: as sums;
 - softmax: the relative error is that of the exponentials, 2 max(e) + (n + 32 + 2 |x - max x|) u; that
@@ -46,6 +46,8 @@ _VANISHED = 128
 """The distance from the largest entry beyond which exponentials are 0 in float32."""
 _NEAR_ONE = 0.25
 """Activations such as ELU subtract exponentials near 1, whose rounding is an absolute error: 8 u for factors up to 2."""
+_FROM_ONE = ("erf",)
+"""Other kinds of which that is true: LiteRT and XNNPACK compute erf(x) from 1 - p(t) exp(-x^2)."""
 
 
 def approximate(node: fx.Node, arguments: tuple[Any, ...]) -> Any:
@@ -130,7 +132,8 @@ def _entrywise(node: fx.Node, arguments: Any, value: Tensor) -> Tensor:
     if kind_of(node) in _SELECTIONS:  # one of the entries, rounded to float32
         error = torch.where(value.isfinite(), (value - value.float()).abs(), 0.0)
     elif curve:
-        error = (error + _NEAR_ONE * _U * has(node, Trait.ACTIVATION)) * _CURVE
+        near_one = has(node, Trait.ACTIVATION) or kind_of(node) in _FROM_ONE
+        error = (error + _NEAR_ONE * _U * near_one) * _CURVE
         for operand in operands:
             if operand.value.shape == value.shape:
                 error = error + _CURVE * _U * _finite(operand.value)

@@ -33,6 +33,7 @@ class Network:
         self._axes: list[tuple[str | None, ...]] = []
         self._sizes: list[tuple[str, tuple[int | None, ...]]] = []
         self._stored: dict[int, tuple[Tensor, fx.Node]] = {}
+        self._places = set[int]()
         self._paths, self._inputs, self._prefixes = UniqueNames(), UniqueNames(), set[str]()
 
     def input(self, name: str, dims: Dims, dtype: torch.dtype) -> fx.Node:
@@ -70,9 +71,7 @@ class Network:
                 found = function(*_map(args, _tensor), **_map(kwargs, _tensor))
             return _constants(found, path)
         given, named = _map(args, self._node), _map(kwargs, self._node)
-        node = self.graph.call_function(function, given, named)
-        node.meta["nn_module_stack"] = {path: (path, "onnx.Op")}
-        return node
+        return _called(self.graph.call_function(function, given, named), path)
 
     def module(self, path: str, module: nn.Module, tensors: Mapping[str, Constant], source: Value) -> fx.Node:
         """Call a module whose tensors are constants of the file; it stays a module, because it trains otherwise.
@@ -88,9 +87,7 @@ class Network:
             for word, constant in tensors.items():
                 getattr(module, word).copy_(constant.tensor)
         ensure_submodule(self.owner, holder).add_module(name, module.eval())
-        node = self.graph.call_module(place, (self._node(source),))
-        node.meta["nn_module_stack"] = {path: (path, "onnx.Op")}
-        return node
+        return _called(self.graph.call_module(place, (self._node(source),)), path)
 
     def note(self, node: fx.Node, dims: Dims | None, dtype: torch.dtype | None) -> None:
         """Note what is known of a node's result."""
@@ -126,8 +123,7 @@ class Network:
         if not isinstance(value, Numbers):
             return value
         given: Any = value.entries[0] if value.scalar else list(value.entries)
-        node = self.graph.call_function(torch.tensor, (given,), {"dtype": value.dtype})
-        node.meta["nn_module_stack"] = {path: (path, "onnx.Op")}
+        node = _called(self.graph.call_function(torch.tensor, (given,), {"dtype": value.dtype}), path)
         self.note(node, () if value.scalar else (len(value.entries),), value.dtype)
         return node
 
@@ -151,15 +147,22 @@ class Network:
         if id(tensor) not in self._stored:
             path = self._free(constant.name)
             holder, _, name = path.rpartition(".")
-            owner = ensure_submodule(self.owner, holder)
-            if constant.trains and tensor.is_floating_point():
-                owner.register_parameter(name, nn.Parameter(tensor))
+            owner, own = ensure_submodule(self.owner, holder), self._own(tensor)
+            if constant.trains and own.is_floating_point():
+                owner.register_parameter(name, nn.Parameter(own))
             else:
-                owner.register_buffer(name, tensor)
+                owner.register_buffer(name, own)
             node = self.graph.get_attr(path)
             self.note(node, tuple(tensor.shape), tensor.dtype)
             self._stored[id(tensor)] = tensor, node  # the tensor is kept, so that no other one gets its id
         return self._stored[id(tensor)][1]
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        # A tensor that shares no memory with another one of the model, as the transpose of a weight does.
+        place = tensor.untyped_storage().data_ptr()
+        taken = place in self._places
+        self._places.add(place)
+        return tensor.clone(memory_format=torch.contiguous_format) if taken or not tensor.is_contiguous() else tensor
 
     def _free(self, name: str) -> str:
         # A name for a tensor or module, which is no other's name and no other's prefix.
@@ -174,6 +177,12 @@ class Network:
             path = f"{path}_"
         self._prefixes |= prefixes
         return self._paths.fresh(path)
+
+
+def _called(node: fx.Node, path: str) -> fx.Node:
+    # The last node of a path gets its name, as the last op of a module of torch.nn does.
+    node.meta["nn_module_stack"] = {path: (path, "onnx.Op")}
+    return node
 
 
 def _has_nodes(value: Any) -> bool:

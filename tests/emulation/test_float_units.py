@@ -533,3 +533,16 @@ def test_sizes_of_what_the_runtime_does_not_show_are_known() -> None:
     )
     assert "interpolate" not in dict(report.unbounded)
     assert report.agreement.startswith("bit-exact"), report
+
+
+@pytest.mark.parametrize("name", ["litert", "executorch_xnnpack"])
+def test_erf_near_zero_is_within_its_bound(name: str) -> None:
+    """It is computed from 1 - p(t) exp(-x^2), to within 2e-7, however small it is."""
+    if importlib.util.find_spec(PACKAGES[name]) is None:
+        pytest.skip(f"{PACKAGES[name]} is not installed")
+    target, x = getattr(targets, name), 1e-3 * torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), Apply(torch.erf)).eval()
+    with torch.no_grad():
+        model[0].bias.copy_(torch.linspace(-0.04, 0.04, 8))
+    report = qfunc.verify(target, latency=False)(qfunc.calibrate([x], progress=False)(qfunc.quantize(target)(model)), [x])
+    assert report.agreement.startswith("bit-exact"), report

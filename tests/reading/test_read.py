@@ -163,6 +163,26 @@ def test_functions_are_expanded() -> None:
     same(norm, torch.randn(2, 3, 4, 5))
 
 
+def test_weights_that_are_computed_are_tensors_of_their_own(tmp_path: Path) -> None:
+    """A weight, its transpose and a part of it, as a model and saved."""
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["w_t"], perm=[1, 0]),
+        helper.make_node("Unsqueeze", ["w", "axis"], ["w_3"]),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["a", "w_t"], ["b"]),
+        helper.make_node("MatMul", ["b", "w_3"], ["y"]),
+    ]
+    model = same(made(nodes, {"x": ["n", 4]}, ["y"], {"w": values(4, 5), "axis": np.array([0])}), torch.randn(3, 4))
+    tensors = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
+    assert set(tensors) == {"w", "w_t", "w_3"}
+    assert len({t.untyped_storage().data_ptr() for t in tensors.values()}) == 3
+    assert all(t.is_contiguous() for t in tensors.values())
+    calibrated = qfunc.calibrate([torch.randn(3, 4)], progress=False)(qfunc.quantize(targets.qdq)(model))
+    loaded = qfunc.load(qfunc.save(tmp_path)(calibrated))(model)
+    x = torch.randn(2, 4)
+    assert torch.equal(loaded(x), calibrated(x))
+
+
 def test_files_that_are_no_onnx(tmp_path: Path) -> None:
     for name, content, message in (
         ("lfs.onnx", b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "found a pointer of Git LFS"),
@@ -212,3 +232,21 @@ def test_the_command_takes_an_onnx_file(tmp_path: Path, capsys: pytest.CaptureFi
     words = ["deploy", tmp_path / "net.onnx", tmp_path / "saved", "-o", tmp_path / "again"]
     assert main(list(map(str, words))) == 0
     assert (tmp_path / "again/model.onnx").read_bytes() == (tmp_path / "out/model.onnx").read_bytes()
+
+
+def test_a_size_is_never_minus_one() -> None:
+    """As PyTorch exports expand: Where(shape == -1, 1, shape), for a shape of computed sizes."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Slice", ["sizes", "zero", "one"], ["batch"]),
+        helper.make_node("Concat", ["batch", "three"], ["shape"], axis=0),
+        helper.make_node("Equal", ["shape", "minus"], ["keeps"]),
+        helper.make_node("Where", ["keeps", "ones", "shape"], ["wanted"]),
+        helper.make_node("Expand", ["row", "wanted"], ["wide"]),
+        helper.make_node("Add", ["x", "wide"], ["y"]),
+    ]
+    stored = {"zero": np.array([0]), "one": np.array([1]), "three": np.array([3]), "minus": np.array([-1, -1]),
+              "ones": np.array([1, 1]), "row": values(1, 3)}  # fmt: skip
+    model = made(nodes, {"x": ["n", 3]}, ["y", "wide"], stored)
+    for count in (1, 2, 4):
+        same(model, torch.randn(count, 3))

@@ -32,8 +32,8 @@ ROWS: tuple[Row, ...] = (
     ("a model given to capture itself", lambda w: qfunc.capture(w.net), "CaptureError",
      "capture, example_inputs: found a Sequential, wanted a tuple of the positional inputs of one call. Write "
      "qfunc.capture()(model)."),
-    ("the name of a model", lambda w: qfunc.quantize(TARGET)("resnet18"), "CaptureError",
-     "capture: found str, wanted an nn.Module or an ExportedProgram. Pass the module itself."),
+    ("the name of a model", lambda w: qfunc.quantize(TARGET)("resnet18"), "FileError",
+     "resnet18: found no such file, wanted an ONNX file. Give the path of a .onnx file, or the model itself."),
     ("the class of a model", lambda w: qfunc.quantize(TARGET)(nn.Linear), "CaptureError",
      "capture: found the class Linear, wanted an nn.Module or an ExportedProgram. Create an instance: Linear(...)."),
     ("a function", lambda w: qfunc.quantize(TARGET)(torch.relu), "CaptureError",

@@ -78,6 +78,8 @@ def _mean(r: NodeReader) -> Any:
 
 
 def _clip(r: NodeReader) -> Any:
+    low: Any
+    high: Any
     if "min" in r.attribute_names or "max" in r.attribute_names or r.version < 11:
         low, high = r.attribute("min"), r.attribute("max")
     else:

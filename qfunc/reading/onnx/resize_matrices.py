@@ -60,4 +60,5 @@ def _matrix(r: NodeReader, have: int, wanted: int, factor: float | None) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {"x": np.eye(have, dtype=np.float32)[None, None]})[0][0, 0]
+    found: Any = session.run(None, {"x": np.eye(have, dtype=np.float32)[None, None]})[0]
+    return found[0, 0]

@@ -71,7 +71,9 @@ def _loaded(given: Any) -> tuple[onnx.ModelProto, str]:
     path = Path(given)
     if path.is_dir() or not path.exists():
         found = "a folder" if path.is_dir() else "no such file"
-        raise FileError(where=str(path), found=found, wanted="an ONNX file", do="Give the path of a .onnx file.")
+        raise FileError(
+            where=str(path), found=found, wanted="an ONNX file", do="Give the path of a .onnx file, or the model itself."
+        )
     return _whole(_parsed(path.read_bytes(), str(path)), str(path.parent), str(path)), str(path)
 
 

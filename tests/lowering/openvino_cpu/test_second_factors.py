@@ -9,8 +9,6 @@ from torch import Tensor, nn
 import qfunc
 from qfunc import targets
 
-pytest.importorskip("openvino")
-
 
 class Shared(nn.Module):
     """Products by a tensor that a convolution reads."""
@@ -38,6 +36,7 @@ class Shared(nn.Module):
 
 @pytest.mark.parametrize("case", ["transposed", "as it is", "attention", "result on integers", "of a layer"])
 def test_the_convolution_runs_on_integers(case: str) -> None:
+    pytest.importorskip("openvino")
     x = torch.randn(2, 8, 12, 8, generator=torch.Generator().manual_seed(0))
     calibrated = qfunc.calibrate([x], progress=False)(qfunc.quantize(targets.openvino)(Shared(case).eval()))
     report = qfunc.verify(targets.openvino, latency=False)(calibrated, [x])
